@@ -38,7 +38,7 @@ def folder(tmp_path_factory, trained, draw):
 def test_audit_of_the_embedded_images(tmp_path):
     done = run("audit", "--each", "1", "--out", tmp_path)
     assert done.exit_code == 0, done.output
-    assert "All 4 shares give away their exact label" in done.output
+    assert "All 4 updates give away their exact label" in done.output
     report = json.loads((tmp_path / "audit.json").read_text())
     assert [r["name"] for r in report["reports"]][-1] == "arbitrary 1"
     for one in report["reports"]:

@@ -84,7 +84,7 @@ def test_nothing_is_loaded_nothing_complains_and_no_name_is_run(opened, page_fil
 
 
 def test_the_verdict_comes_first(opened):
-    assert "Of 3 shares, 3 give away their exact label" in opened.locator("h1").inner_text()
+    assert "Of 3 updates, 3 give away their exact label" in opened.locator("h1").inner_text()
     numbers = opened.locator(".tile-number").all_inner_texts()
     assert [re.sub(r"\s+", " ", n) for n in numbers] == [
         *["3 of 3"] * 3, "1 of 3, 2 not attacked", "3 of 3",
@@ -270,7 +270,7 @@ def test_the_table_filters_and_sorts(opened):
     first = f"{names}.map(r => r.cells[0].textContent.trim())"
     opened.locator(".filter select").select_option("input")
     assert opened.evaluate(first) == ["mixed"]
-    assert opened.locator(".found").inner_text() == "1 of 3 shares"
+    assert opened.locator(".found").inner_text() == "1 of 3 updates"
     assert not opened.locator(".more").is_visible()
     opened.locator(".filter select").select_option("")
     opened.locator(".filter input").fill("TWO samp")
@@ -366,7 +366,7 @@ def test_a_thousand_shares_open_at_once_and_answer(chromium, tmp_path, trained, 
     assert page.locator("details.share").count() == 48
     assert page.locator(".shares tbody tr:not([hidden])").count() == 100
     page.locator(".filter input").fill("update 77")
-    assert page.locator(".found").inner_text() == "11 of 1000 shares"
+    assert page.locator(".found").inner_text() == "11 of 1000 updates"
     page.locator(".filter input").fill("")
     page.locator("button.more").click()
     assert page.locator(".shares tbody tr:not([hidden])").count() == 1000

@@ -369,22 +369,15 @@ class Attack:
 
 @dataclass(frozen=True, kw_only=True)
 class InputAttack(Attack):
-    """An attack on the input behind the gradient of one sample, or behind local training.
+    """An attack on the input behind the gradient of one sample, or behind local training."""
 
-    Attributes:
-        run: returns what it found behind a gradient; None if it does not apply and nobody needs to
-            hear of it.
-        trained: returns what it found behind local training of several steps; None as above.
-        needs_feature: whether it starts from the feature before the last layer.
-        real_valued: whether it needs inputs of real numbers, which words are not.
-        refines: the method whose finding it may still improve.
-    """
-
+    # Return what was found behind a gradient, or behind local training of several steps; None if
+    # the attack does not apply and nobody needs to hear of it.
     run: Callable[[Subject, GradientShare, Recovery, Options], InputFinding | None] | None = None
     trained: Callable[[Subject, GradientShare, Options], InputFinding | None] | None = None
-    needs_feature: bool = True
-    real_valued: bool = True
-    refines: Method | None = None
+    needs_feature: bool = True  # whether it starts from the feature before the last layer
+    real_valued: bool = True  # whether it needs inputs of real numbers, which words are not
+    refines: Method | None = None  # the method whose finding it may still improve
 
     def lacks(self, subject: Subject, recovery: Recovery) -> Reason | None:
         """Return what is missing for the attack on an update; None if nothing is."""

@@ -66,32 +66,19 @@ class _Table(type):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Leak(metaclass=_Table):
-    """One kind of leak.
+    """One kind of leak."""
 
-    Attributes:
-        value: what options and files call it.
-        short: what people call it.
-        its: what an update gives away, in a verdict on one update.
-        their: the same in a verdict on several.
-        counts_if: when it counts as leaked.
-        severity: how bad it is.
-        state: reads from a report whether it leaked, and whether it was attacked.
-        defended: whether defences are tried against it.
-        of_samples: counts the samples of an update of several that it leaked from; None if it is
-            not told apart for them.
-        each: what such a sample gives away, with ``{}`` in the place of its short name.
-    """
-
-    value: str
-    short: str
-    its: str
-    their: str
-    counts_if: str
-    severity: Severity
-    state: Callable[[AuditReport], State]
-    defended: bool = False
+    value: str  # what options and files call it
+    short: str  # what people call it
+    its: str  # what an update gives away, in a verdict on one update
+    their: str  # the same in a verdict on several
+    counts_if: str  # when it counts as leaked
+    severity: Severity  # how bad it is
+    state: Callable[[AuditReport], State]  # reads whether it leaked, and whether it was attacked
+    defended: bool = False  # whether defences are tried against it
+    # Counts the samples of an update of several that it leaked from; None: not told apart for them.
     of_samples: Callable[[SamplesFinding], int] | None = None
-    each: str = "the {}"
+    each: str = "the {}"  # what such a sample gives away, with ``{}`` for its short name
 
     LABEL: ClassVar[Leak]
     CLASS: ClassVar[Leak]
@@ -127,15 +114,6 @@ def _tried(report: AuditReport) -> bool:
     return report.alone or report.samples.attacked
 
 
-def _knows_feature(report: AuditReport) -> bool:
-    return report.feature.proved or report.samples.features > 0
-
-
-def _knows_composition(report: AuditReport) -> bool:
-    """Return whether a class is proved to be among the labels, be it by the only label."""
-    return report.knows_label or report.knows_class or bool(report.composition.raised)
-
-
 Leak.LABEL = register(Leak(
     "label", "label", "its exact label", "their exact label",
     "recovered exactly, nearly, or as another reading of the same numbers",
@@ -150,7 +128,9 @@ Leak.CLASS = register(Leak(
 Leak.FEATURE = register(Leak(
     "feature", "feature", "the feature before the last layer", "the feature before the last layer",
     "the input of the last layer, as the model saw it",
-    Severity.HIGH, lambda report: State.of(_knows_feature(report), _tried(report)),
+    Severity.HIGH, lambda report: State.of(
+        report.feature.proved or report.samples.features > 0, _tried(report)
+    ),
     of_samples=lambda found: found.features, each="the {} before the last layer",
 ))  # fmt: skip
 Leak.INPUT = register(Leak(
@@ -164,5 +144,8 @@ Leak.COMPOSITION = register(Leak(
     "composition", "class composition", "which classes are in it", "which classes are in them",
     "classes proved to be among the labels",
     Severity.MEDIUM,
-    lambda report: State.of(_knows_composition(report), report.composition.attacked),
+    lambda report: State.of(  # the only label names a class as well
+        report.knows_label or report.knows_class or bool(report.composition.raised),
+        report.composition.attacked,
+    ),
 ))  # fmt: skip

@@ -51,9 +51,7 @@ class TokenNames:
 
     def name(self, token: int | None) -> str:
         """Return a token as it is written in the vocabulary; its number if it is not there."""
-        if token is None:
-            return "?"
-        return self.names.get(token, f"#{token}")
+        return "?" if token is None else self.names.get(token, f"#{token}")
 
     def word(self, token: int | None) -> tuple[str, bool]:
         """Return a token as people read it, and whether a space stands before it."""
@@ -99,23 +97,14 @@ NOTHING_KNOWN = Knowledge()
 
 @dataclass(frozen=True)
 class Options:
-    """What an audit is asked for, and what is known beforehand.
+    """What an audit is asked for, and what is known beforehand."""
 
-    Attributes:
-        knowledge: what is assumed of every share.
-        inputs: whether inputs are attacked as well.
-        seconds: how long gradients are matched per share, where a model cannot be inverted.
-        views: whether the loss over the searched scalar is kept for the page.
-        normalisation: how pixels became inputs, if images are to be shown as pixels.
-        tokens: the words behind token ids, if texts are to be shown as words.
-        stand_ins: images with their classes, on which local training is simulated to estimate how
-            large a part of a client's data each class is; None estimates nothing.
-    """
-
-    knowledge: Knowledge = NOTHING_KNOWN
-    inputs: bool = True
-    seconds: float = 30.0
-    views: bool = True
-    normalisation: Normalisation | None = None
-    tokens: TokenNames = NO_NAMES
+    knowledge: Knowledge = NOTHING_KNOWN  # what is assumed of every share
+    inputs: bool = True  # whether inputs are attacked as well
+    seconds: float = 30.0  # how long gradients are matched, where a model cannot be inverted
+    views: bool = True  # whether the loss over the searched scalar is kept for the page
+    normalisation: Normalisation | None = None  # how pixels became inputs, to show them as pixels
+    tokens: TokenNames = NO_NAMES  # the words behind token ids, to show texts as words
+    # Images with their classes, on which local training is simulated to estimate how large a part
+    # of a client's data each class is.
     stand_ins: StandIns | None = None

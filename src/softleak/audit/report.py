@@ -605,23 +605,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What somebody needs to run the audit again, as names and values.
+    """What somebody needs to run the audit again, as names and values."""
 
-    Attributes:
-        command: the command line.
-        versions: the name and version of everything that computed.
-        inputs: the name and SHA-256 of each file that was read.
-        date: when the audit ran, in UTC as ISO 8601 writes it.
-        hashes: the name and SHA-256 of what was computed with: weights, and code.
-        auditor: who answers for the audit, as they say.
-    """
-
-    command: str = ""
-    versions: tuple[tuple[str, str], ...] = ()
-    inputs: tuple[tuple[str, str], ...] = ()
-    date: str = ""
-    hashes: tuple[tuple[str, str], ...] = ()
-    auditor: str = ""
+    command: str = ""  # the command line
+    versions: tuple[tuple[str, str], ...] = ()  # of everything that computed
+    inputs: tuple[tuple[str, str], ...] = ()  # the SHA-256 of each file that was read
+    date: str = ""  # when the audit ran, in UTC as ISO 8601 writes it
+    hashes: tuple[tuple[str, str], ...] = ()  # the SHA-256 of weights and code
+    auditor: str = ""  # who answers for the audit, as they say
 
 
 @dataclass(frozen=True, eq=False)

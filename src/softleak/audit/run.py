@@ -421,20 +421,12 @@ def _decay(subject: Subject, share: GradientShare) -> float | None:
 
 @dataclass(frozen=True)
 class UpdateReading:
-    """How update files are to be read.
+    """How update files are to be read."""
 
-    Attributes:
-        kind: what the files hold; without it they are read as gradients of any sign and scale.
-        lr: the learning rate of the step. Without it the scale of a difference of weights is
-            unknown.
-        client: the local training behind a difference of weights, in place of ``lr``.
-        precision: the coarsest number format the client computed in, as with autocast.
-    """
-
-    kind: UpdateKind | None = None
-    lr: float | None = None
-    precision: Precision | None = None
-    client: LocalTraining | None = None
+    kind: UpdateKind | None = None  # what they hold; None: gradients of any sign and scale
+    lr: float | None = None  # of the step; without it a difference of weights has unknown scale
+    precision: Precision | None = None  # the coarsest number format that the client computed in
+    client: LocalTraining | None = None  # the training behind the difference, in place of ``lr``
 
     def share(self, held: Content, model: nn.Module) -> GradientShare:
         """Return the update that a file holds, for a model with the weights before the step."""

@@ -281,32 +281,20 @@ class RoundAudit:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of every round, and what is known beforehand.
+    """What is asked of every round, and what is known beforehand."""
 
-    Attributes:
-        inputs: the number of updates per round whose input is attacked as well. That takes seconds
-            for each, so it is done later.
-        input_shape: the shape of one input; None to guess it from the model.
-        normalisation: the normalisation that turns pixels into inputs.
-        seconds: the time for matching the gradients of one input, where the model is not a plain
-            sequence of layers.
-        client: how the clients train locally, such as ``Client(epochs=1, batch_size=32,
-            momentum=0.9, lr=UNKNOWN)``. By default what the round's config says; if it says no
-            more than ``lr``, one plain step is assumed.
-        stand_ins: images with their classes. Where local training is known, it is simulated on
-            them, and every update says how large a part of the client's data each class is. That
-            takes 60 runs of the client for each state and number of samples.
-        loss: what the clients minimise: "ce", "bce", "mse" or a ``Loss``; None to let the numbers
-            decide.
-    """
-
+    # Updates per round whose input is attacked as well: seconds for each, so it is done later.
     inputs: int = 0
-    input_shape: tuple[int, ...] | None = None
-    normalisation: Normalisation | None = None
-    seconds: float = 0.0
+    input_shape: tuple[int, ...] | None = None  # of one input; None to guess it from the model
+    normalisation: Normalisation | None = None  # turns pixels into inputs
+    seconds: float = 0.0  # for matching one input, where the model is no plain sequence of layers
+    # How the clients train locally, such as ``Client(epochs=1, batch_size=32, lr=UNKNOWN)``. By
+    # default what the round's config says; if that is no more than ``lr``, one plain step.
     client: LocalTraining | None = None
+    # Images with their classes, on which known local training is simulated: every update then says
+    # how large a part of the client's data each class is. 60 runs for each state and sample count.
     stand_ins: StandIns | None = None
-    loss: Loss | str | None = None
+    loss: Loss | str | None = None  # "ce", "bce", "mse" or a ``Loss``; None: the numbers decide
 
     def options(self, scale_known: bool, samples: int | None = None) -> Options:
         """Return the options of an audit, which leave out inputs: those are attacked one by one."""

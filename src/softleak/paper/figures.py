@@ -241,7 +241,7 @@ def line(drawing: Drawing, wanted: str, otherwise: str) -> ScalarLine:
     recovery = recover_label(
         target.model, share, family=Smoothed(), evidence=False, head=target.head
     )
-    found = tables.read(recovery, target.head, tables.chosen_row(share, target.head)).scalar
+    found = tables.read(recovery, target.head, tables.chosen_row(share, target.head))[0]
     if row is None or not math.isfinite(found):
         raise DataError(f"nothing can be drawn of {name}: {recovery.message}")
     reach = max(SCALAR_FARTHEST, 1.5 * abs(found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -36,6 +36,10 @@ class AugmentationKind:
     name: str  # the name in tables and records
     augmentation: data.Augmentation  # the function that makes inputs and labels
     family: Family  # the family of labels that the attacker assumes
+
+    def drawn(self, target: AttackedNetwork, numbers: Sequence[int], repeat: int) -> list[Sample]:
+        """Return samples that depend on their number and repetition alone."""
+        return [target.sample(self.augmentation, number, repeat) for number in numbers]
 
 
 SMOOTHED = AugmentationKind("smoothed", data.Smoothing(), Smoothed())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from itertools import combinations, product
 from typing import ClassVar
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from softleak.audit.metrics import label_error, lpips, psnr, same_bits, ssim
 from softleak.batches.recover import read_batch
+from softleak.core.families import Mixed, Smoothed
 from softleak.core.head import Head
 from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
@@ -39,7 +39,6 @@ from softleak.matching.tasks import (
 )
 from softleak.paper.classic import PUBLISHED_NOISE, RowRatios, Vectorised
 from softleak.paper.data import (
-    Augmentation,
     ImageSet,
     Sample,
     mixup,
@@ -159,26 +158,21 @@ TABLE2 = Experiment(
 SCALAR_TOLERANCE = 1.0  # the paper counts a success if |λ_r − λ_r*| is below this
 
 
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """What an attack says of one share."""
-
-    scalar: float  # the scalar λ_r; infinite if the attack found nothing
-    label: Tensor | None  # the label (C,); None if the attack found nothing
-    status: str  # the status of the attack in a word
-
-
 def chosen_row(share: GradientShare, head: Head) -> int:
     """Return the paper's r, the row of the head's gradient whose sum has the largest size."""
     return int(share[head.weight_name].sum(1).abs().argmax())
 
 
+# Of one share: the scalar λ_r, infinite if nothing was found, the label (C,) and the status.
+Answer = tuple[float, Tensor | None, str]
+
+
 def read(recovery: Recovery, head: Head, row: int) -> Answer:
     """Return what a recovery says of λ_r, the scalar that belongs to row r."""
     if recovery.label is None or recovery.feature is None:
-        return Answer(math.inf, None, recovery.status.name)
+        return math.inf, None, recovery.status.name
     p = torch.softmax(head.logits(recovery.feature[None])[0] + head.b, -1)
-    return Answer(1 / float(p[row] - recovery.label[row]), recovery.label, recovery.status.name)
+    return 1 / float(p[row] - recovery.label[row]), recovery.label, recovery.status.name
 
 
 def pso(target: AttackedNetwork, share: GradientShare) -> Answer:
@@ -187,17 +181,17 @@ def pso(target: AttackedNetwork, share: GradientShare) -> Answer:
     best = search(target.model, share, head=target.head)
     seen = RowRatios.of(target.model, share, head=target.head)
     if best.scalar is None or seen is None:
-        return Answer(math.inf, None, best.outcome.name)
+        return math.inf, None, best.outcome.name
     scalar = torch.tensor(best.scalar, dtype=torch.double)
-    return Answer(best.scalar, Vectorised(seen, search.loss).label(scalar), best.outcome.name)
+    return best.scalar, Vectorised(seen, search.loss).label(scalar), best.outcome.name
 
 
 def scored_scalar(answer: Answer, scalar_true: float, y_true: Tensor) -> Measures:
     """Return how an answer compares with the true scalar λ_r* and the true label (C,)."""
-    gap = abs(answer.scalar - scalar_true)
-    label = answer.label
+    scalar, label, status = answer
+    gap = abs(scalar - scalar_true)
     return {
-        "status": answer.status,
+        "status": status,
         "close": gap < SCALAR_TOLERANCE,
         # The paper's L_s is a mean over successes, as its code computes it.
         "gap": gap if gap < SCALAR_TOLERANCE else None,
@@ -410,26 +404,6 @@ def mean_image(target: AttackedNetwork) -> Tensor:
 BITS = "bits"  # the measure that says whether an input came back to the last bit
 
 
-def exactly_inverted(target: AttackedNetwork, draw: Callable[[int, int], Sample]) -> Attack:
-    """Return the attack that inverts a plain sequence of layers, on samples that are drawn."""
-    inverse, nothing = inverter(target), mean_image(target)
-
-    def measured(number: int, repeat: int) -> Measures:
-        sample = draw(number, repeat)
-        recovery, found = inverse(target.share(sample))
-        image = None if found is None else found.input.view_as(sample.x)
-        return {
-            **qualities(image, sample, target.network.normalisation, nothing),
-            "L1": None if recovery.label is None else label_error(recovery, sample.y),
-            "status": recovery.status.name,
-            "predicted": None if found is None else finite(found.psnr_predicted),
-            "determined": found is not None and found.determined,
-            BITS: found is not None and same_bits(found.input, sample.x),
-        }
-
-    return lambda numbers, repeat: (measured(number, repeat) for number in numbers)
-
-
 @dataclass(frozen=True)
 class InversionCell(KindCell):
     """A cell that inverts a network that is a plain sequence of layers."""
@@ -439,7 +413,22 @@ class InversionCell(KindCell):
 
     def prepare(self, shelf: Shelf) -> Attack:
         target = AttackedNetwork.of(self.network, shelf, everything=True)
-        return exactly_inverted(target, partial(target.sample, self.kind.augmentation))
+        inverse, nothing = inverter(target), mean_image(target)
+
+        def measured(number: int, repeat: int) -> Measures:
+            sample = self.kind.drawn(target, [number], repeat)[0]
+            recovery, found = inverse(target.share(sample))
+            image = None if found is None else found.input.view_as(sample.x)
+            return {
+                **qualities(image, sample, target.network.normalisation, nothing),
+                "L1": None if recovery.label is None else label_error(recovery, sample.y),
+                "status": recovery.status.name,
+                "predicted": None if found is None else finite(found.psnr_predicted),
+                "determined": found is not None and found.determined,
+                BITS: found is not None and same_bits(found.input, sample.x),
+            }
+
+        return lambda numbers, repeat: (measured(number, repeat) for number in numbers)
 
 
 FCN = Experiment(
@@ -489,40 +478,28 @@ def _pick(images: ImageSet, norm: Normalisation, label: int, generator: torch.Ge
 
 
 @dataclass(frozen=True)
-class SamplingProtocol:
-    """A description of how the samples of one repetition are drawn."""
+class SamplingProtocol(AugmentationKind):
+    """A description of how the samples of one repetition are drawn, by their number alone."""
 
-    name: str  # how the protocol is called in a cell's name
-    draw: Augmentation  # draws a sample from its number, not from that of an image
     samples: int  # how many samples a repetition has
 
     def drawn(self, target: AttackedNetwork, numbers: Sequence[int], repeat: int) -> list[Sample]:
-        """Return samples that depend on their number and repetition alone."""
         images, norm = target.shelf.images(target.network.source), target.network.normalisation
-        return [
-            self.draw(images, norm, n, numbered_generator(SAMPLE_SEED + repeat, n)) for n in numbers
-        ]
+        streams = ((n, numbered_generator(SAMPLE_SEED + repeat, n)) for n in numbers)
+        return [self.augmentation(images, norm, n, generator) for n, generator in streams]
 
 
-SMOOTHED_PROTOCOL = SamplingProtocol("smoothed", smoothed, 30)
-MIXED_PROTOCOL = SamplingProtocol("mixed", mixed, 45)
+SMOOTHED_PROTOCOL = SamplingProtocol("smoothed", smoothed, Smoothed(), 30)
+MIXED_PROTOCOL = SamplingProtocol("mixed", mixed, Mixed(2), 45)
 
 
 @dataclass(frozen=True)
-class ExactCell(Cell):
+class ExactCell(InversionCell):
     """A cell of inputs of a LeNet computed by exact inversion, which the paper itself has not."""
-
-    protocol: SamplingProtocol
 
     @property
     def name(self) -> str:
-        return f"{self.protocol.name}, {self.subject}, exact inversion"
-
-    def prepare(self, shelf: Shelf) -> Attack:
-        target = AttackedNetwork.of(self.network, shelf, everything=True)
-        return exactly_inverted(
-            target, lambda n, repeat: self.protocol.drawn(target, [n], repeat)[0]
-        )
+        return f"{self.kind.name}, {self.subject}, exact inversion"
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def _evidence(report: AuditReport) -> Ending:
 def _noise(report: AuditReport) -> Ending:
     if not report.label.recovery.noise:
         clean = report.label.known or report.fit[Topic.NOISE].bearing is Bearing.HOLDS
-        none = "the share carries no noise beyond rounding" if clean else "no noise was measured"
+        none = "the update carries no noise beyond rounding" if clean else "no noise was measured"
         return Outcome.NOT_APPLICABLE, none
     if report.label.known or report.label.class_index is not None:
         return Outcome.SUCCEEDED, "the noise leaves the class a probability of 90 % or more"

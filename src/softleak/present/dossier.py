@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit, AuditReport, Outcome
 from softleak.audit.sweeps import Response
 from softleak.core.vocabulary import written
@@ -26,7 +25,7 @@ from softleak.present.advice import (
 from softleak.present.catalogue import CataloguedAttack, every_attack, tally
 from softleak.present.fit import fit_data, fit_rows
 from softleak.present.machine import finite
-from softleak.present.page import FRAME, chart, charted, fill, tiles, untried_words
+from softleak.present.page import charted, fill, verdict
 from softleak.present.words import (
     composition_words,
     features_words,
@@ -55,8 +54,6 @@ MAPPING = (
 
 
 DOSSIER_FORMAT = 1  # raised when a field changes its meaning
-SAID_IN_WORDS = ("verdict", "recommended_action", "threat_model", "attacks", "residual_risk")
-SHARE = re.compile(r"\bshare(?=s?\b)")
 MOST_REASONS = 5  # reasons that are listed per attack; the JSON of the audit has every share
 
 
@@ -76,7 +73,7 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
             "hashes": _pairs(made.hashes),
             "files": _pairs(made.inputs),
             "updates": [_update(report) for report in audit.reports],
-            "refused": [{"name": r.name, "reason": r.reason} for r in audit.refused],
+            "refused": [asdict(refusal) for refusal in audit.refused],
             "versions": _pairs(made.versions),
             "command": made.command or None,
             "remarks": [*audit.remarks, *audit.cautions],
@@ -94,19 +91,7 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
             {"section": section, "nist": nist, "edpb": edpb} for section, nist, edpb in MAPPING
         ],
     }
-    data = {key: finite(value) for key, value in data.items()}
-    return {
-        key: _of_updates(value) if key in SAID_IN_WORDS else value for key, value in data.items()
-    }
-
-
-def _of_updates(value: Any) -> Any:  # noqa: ANN401
-    """Return sentences in which a share is called an update, as readers of a dossier know it."""
-    if isinstance(value, str):
-        return SHARE.sub("update", value)
-    if isinstance(value, dict):
-        return {key: _of_updates(one) for key, one in value.items()}
-    return [_of_updates(one) for one in value] if isinstance(value, list) else value
+    return {key: finite(value) for key, value in data.items()}
 
 
 def _pairs(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
@@ -118,7 +103,7 @@ def _update(report: AuditReport) -> dict[str, Any]:
         "name": report.name,
         "sha256": report.fingerprint or None,
         "severity": severity_of_share(report).value,
-        "verdict": _of_updates(headline(report)),
+        "verdict": headline(report),
         "states": {leak.value: state.value for leak, state in report.states.items()},
         "fit": fit_data(report.fit),
     }
@@ -167,7 +152,7 @@ def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[
 
 
 def _stated(report: AuditReport, what: str, kind: str, words: str) -> dict[str, str]:
-    return {"update": report.name, "of": what, "kind": kind, "statement": _of_updates(words)}
+    return {"update": report.name, "of": what, "kind": kind, "statement": words}
 
 
 def _defences(audit: Audit) -> dict[str, Any] | None:
@@ -209,27 +194,19 @@ def write_dossier(folder: Path, audit: Audit) -> None:
     write_text(folder / "dossier.json", text + "\n")
 
 
-def _to_tell(audit: Audit) -> list[AuditReport]:
-    """Return the updates whose fit is printed: the only one, or those that contradict something."""
-    if len(audit.reports) == 1:
-        return list(audit.reports)
-    return [report for report in audit.reports if not report.fit.holds][:MOST_PRINTED]
-
-
 def dossier_page(audit: Audit) -> str:
-    """Return the dossier as text. Whatever comes from a file is escaped by the template."""
+    """Return the dossier as text. Whatever comes from a file is escaped by the template.
+
+    The fit is printed of the only update, or of those that contradict something.
+    """
+    every = audit.reports
+    told = every if len(every) == 1 else [report for report in every if not report.fit.holds]
     return fill(
         "dossier.html",
-        audit=audit,
+        **verdict(audit),
         d=dossier_data(audit),
-        severity=severity_of_audit(audit),
-        tiles=tiles(audit.count, len(audit.reports)),
         slugs={outcome.value: outcome.name.lower() for outcome in Outcome},
-        charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
         charted=[leak.value for leak in charted()],
-        kinds=Leak,
-        untried=untried_words(audit),
-        frame=FRAME,
         most=MOST_PRINTED,
-        fits=[(report, fit_rows(report.fit)) for report in _to_tell(audit)],
+        fits=[(report, fit_rows(report.fit)) for report in told[:MOST_PRINTED]],
     )

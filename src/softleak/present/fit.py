@@ -250,8 +250,8 @@ def _of_scale(knowledge: Knowledge, recovery: Recovery) -> str:
     if scale.explanation is Explanation.OTHER_SCALE:
         return scale.sentence
     if knowledge.scale_unknown:
-        return "The share was multiplied by an unknown positive factor."
-    return "The share was not multiplied by a factor (clipping, learning rate, averaging)."
+        return "The update was multiplied by an unknown positive factor."
+    return "The update was not multiplied by a factor (clipping, learning rate, averaging)."
 
 
 def _of_noise(knowledge: Knowledge, recovery: Recovery, absent: bool) -> str:
@@ -265,7 +265,7 @@ def _of_noise(knowledge: Knowledge, recovery: Recovery, absent: bool) -> str:
             "Whatever one sample cannot explain is assumed to be independent noise of equal size "
             "on every entry."
         )
-    return "The share carries no noise beyond the rounding of its number format."
+    return "The update carries no noise beyond the rounding of its number format."
 
 
 def _of_label(knowledge: Knowledge, recovery: Recovery) -> str:

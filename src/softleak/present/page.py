@@ -277,12 +277,8 @@ def _scalar(report: AuditReport, names: Sequence[str]) -> dict[str, Any] | None:
 class ChartFrame:
     """The size of a chart and its margins, in the units of its SVG."""
 
-    width: int = 320
-    height: int = 170
-    left: int = 40
-    right: int = 12
-    top: int = 14
-    bottom: int = 34
+    width, height = 320, 170
+    left, right, top, bottom = 40, 12, 14, 34
 
     def x(self, index: int, count: int) -> float:
         """Return where setting ``index`` of ``count`` is, from left to right."""
@@ -363,7 +359,7 @@ def curves(certificate: Certificate | None) -> list[dict[str, Any]]:
     """Return the curves of a certificate: the convergence, and the spectrum if there is one."""
     if certificate is None or not certificate.misfits:
         return []
-    found = [_curve("misfit of the share, in units of rounding", "step", certificate.misfits)]
+    found = [_curve("misfit of the update, in units of rounding", "step", certificate.misfits)]
     if certificate.spectrum is not None:
         errors = certificate.spectrum.tolist()
         found.append(_curve("predicted error", "direction, from the best determined on", errors))
@@ -406,7 +402,7 @@ class PagePart:
 # The sections of the page, in their order. A new one is a template and a line here.
 PAGE_PARTS: list[PagePart] = [
     PagePart("defences", "What would stop it", "sections/defences.html"),
-    PagePart("shares", "All shares", "sections/shares.html", lambda audit: len(audit.reports) > 1),
+    PagePart("shares", "All updates", "sections/shares.html", lambda audit: len(audit.reports) > 1),
     PagePart("refused", "Not audited", "sections/refused.html", lambda audit: bool(audit.refused)),
     PagePart("details", "In detail", "sections/details.html", lambda audit: bool(audit.reports)),
     PagePart("again", "Run it again", "sections/again.html"),
@@ -438,12 +434,9 @@ def render(audit: Audit) -> str:
     digest = hashlib.sha256(script.encode()).digest()  # of the only script the page may run
     return fill(
         "page.html",
-        audit=audit,
+        **verdict(audit),
         summary=summary(audit),
-        severity=severity_of_audit(audit),
         advice=list(advice(audit)),
-        tiles=tiles(audit.count, len(audit.reports)),
-        kinds=Leak,
         parts=[part for part in PAGE_PARTS if part.shown(audit)],
         share_parts=SHARE_PARTS,
         attacks=every_attack(),
@@ -453,10 +446,20 @@ def render(audit: Audit) -> str:
         data={s["id"]: s["scalar"] for s in sections if s["scalar"] is not None},
         script=script,
         script_hash=base64.b64encode(digest).decode(),
-        charts=[] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
-        untried=untried_words(audit),
-        frame=FRAME,
     )
+
+
+def verdict(audit: Audit) -> dict[str, Any]:
+    """Return what page and dossier show alike of an audit: tiles, and charts of defences."""
+    return {
+        "audit": audit,
+        "severity": severity_of_audit(audit),
+        "tiles": tiles(audit.count, len(audit.reports)),
+        "kinds": Leak,
+        "charts": [] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
+        "untried": untried_words(audit),
+        "frame": FRAME,
+    }
 
 
 def _in_full(reports: Sequence[AuditReport]) -> Sequence[AuditReport]:

@@ -18,7 +18,7 @@ def _matched(several: bool, misfit: float, agreement: float | None) -> str:
     which = "these images" if several else "this image"
     agreed = "" if agreement is None else f", and two starts agree to {agreement:.0f} dB"
     return (
-        f"gradients were matched: that of {which} differs from the share's by {misfit:.0%}{agreed}"
+        f"gradients were matched: that of {which} differs from the update's by {misfit:.0%}{agreed}"
     )
 
 
@@ -69,8 +69,8 @@ def _all_of(reasons: Sequence[Told]) -> str:
 def _another_reading(sign: float, class_index: int | None) -> str:
     what = "another scale" if sign > 0 else "another scale and sign (a difference of weights)"
     return (
-        f"taken as the gradient itself, the share means no label at all; at {what} it means one "
-        f"label, of class {class_index}. If you know which, say so by the kind of the share"
+        f"taken as the gradient itself, the update means no label at all; at {what} it means one "
+        f"label, of class {class_index}. If you know which, say so by the kind of the update"
     )
 
 
@@ -84,7 +84,7 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     ),
     Why.LOSS_NOT_TESTED: _under(
         "the residual is known, and means this label under the {loss}; but nothing in the numbers "
-        "tests that loss, or the factor of the share"
+        "tests that loss, or the factor of the update"
     ),
     Why.ANY_SCALAR_FITS: _under(
         "under the {loss} the head's weight gradient alone means a label at every scalar: the "
@@ -141,7 +141,7 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     Why.ALL_OF: _all_of,
     Why.OF_SEVERAL_ATTACKS: _of_several_attacks,
     Why.ANOTHER_READING: _another_reading,
-    Why.SIGN_PATTERN: "every entry of the head's gradient has the same size: the share is a sign "
+    Why.SIGN_PATTERN: "every entry of the head's gradient has the same size: the update is a sign "
     "pattern, as one step of Adam or signSGD leaves it, and not a gradient",
     Why.DROPOUT: _dropout,
     Why.DECAY_SHOWS: "what no cross-entropy explains of the head's gradient is parallel to the "

@@ -92,7 +92,7 @@ def what_if_table(tried: WhatIf) -> Table:
     """Return a table that says, per defence, from which setting on each attack failed."""
     table = Table(
         title="What would stop it", title_justify="left", box=SIMPLE_HEAD, caption_justify="left",
-        caption=f"Tried on {tried.shares} shares, with {tried.seeds} seeds per random defence. A "
+        caption=f"Tried on {tried.shares} updates, with {tried.seeds} seeds per random defence. A "
         "setting is the weakest one tried from which on no trial succeeded; another attack may "
         "still succeed. Right though not claimed are labels of which the attack cannot be sure.",
     )  # fmt: skip

@@ -179,7 +179,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
     if proved == "PROBABLE" and recovery.label is not None:
         name = class_name(int(recovery.label.argmax()), names)
         return (
-            f"the class is {name} with a probability of {recovery.confidence or 0:.1%}: the share "
+            f"the class is {name} with a probability of {recovery.confidence or 0:.1%}: the update "
             f"carries noise of standard deviation {written(recovery.noise)}; the likeliest label "
             f"is {describe(recovery.label, names)}"
         )
@@ -329,7 +329,7 @@ def headline(report: AuditReport) -> str:
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]
     if not parts and report.label.proved == "AMBIGUOUS":
-        said = "This share narrows the label down to a set, and proves no more."
+        said = "This update narrows the label down to a set, and proves no more."
     elif not parts:
         tried = _in_state(report, State.NO_SUCCESS)
         said = f"Nothing was proved of the {listed(tried)}: {FAILED}." if tried else ""
@@ -337,7 +337,8 @@ def headline(report: AuditReport) -> str:
         count = report.composition.samples
         said = f"This update of at least {count} samples or steps gives away {listed(parts)}."
     else:
-        said = f"{'This' if report.fit.holds else 'Even so this'} share gives away {listed(parts)}."
+        this = "This" if report.fit.holds else "Even so this"
+        said = f"{this} update gives away {listed(parts)}."
     void = listed(_in_state(report, State.CONTRADICTED))
     untried = listed(_in_state(report, State.NOT_ATTACKED))
     against = [contradiction(report), f"So nothing is known of the {void}." if void else ""]
@@ -397,11 +398,11 @@ def resting_on(report: AuditReport) -> Iterator[str]:
     elif found.pixels is not None and not found.method.exact:
         yield (
             "The image that was found by a search is a candidate, not a proof: it counts as leaked "
-            "if it explains the share and a second start led to the same image."
+            "if it explains the update and a second start led to the same image."
         )
     elif found.pixels is not None and found.method == Method.SOLVING:
         yield (
-            "The image is the only one near it that explains the share, and none of its shifted, "
+            "The image is the only one near it that explains the update, and none of its shifted, "
             "mirrored or exchanged forms does; that no image far away does is not shown."
         )
     elif found.pixels is not None:
@@ -457,7 +458,7 @@ def _labels_of(audit: Audit) -> str:
 def _summary(audit: Audit) -> str:
     total = len(audit.reports)
     if not total:
-        return "No share could be audited."
+        return "No update could be audited."
     if total == 1:
         return headline(audit.reports[0])
     counts = {
@@ -469,16 +470,16 @@ def _summary(audit: Audit) -> str:
         found = {state for report in audit.reports for state in report.states.values()}
         ends = {State.NO_SUCCESS: FAILED, State.CONTRADICTED: "they contradict what was stated"}
         why = next((said for state, said in ends.items() if state in found), "none was attacked")
-        return f"Of {total} shares none was proved to leak: {why}."
+        return f"Of {total} updates none was proved to leak: {why}."
     exact = all(r.label.proved == "UNIQUE" for r in audit.reports if r.label.known)
     if set(counts.values()) == {total}:
         parts = [_of_many(audit, leak, total, exact) for leak in counts]
-        return f"All {total} shares give away {listed(parts)}."
+        return f"All {total} updates give away {listed(parts)}."
     said = [
         f"{n} {'gives' if n == 1 else 'give'} away {_of_many(audit, leak, n, exact)}"
         for leak, n in counts.items()
     ]
-    return f"Of {total} shares, {listed(said)}."
+    return f"Of {total} updates, {listed(said)}."
 
 
 def _of_many(audit: Audit, leak: Leak, count: int, exact: bool) -> str:
@@ -501,5 +502,5 @@ def not_attacked(audit: Audit) -> str:
     if not reasons:
         return ""
     total = len(audit.reports)
-    which = "" if total == 1 else f" of {len(reasons)} of {total} shares"
+    which = "" if total == 1 else f" of {len(reasons)} of {total} updates"
     return f" Input{which}: not attacked ({'; '.join(dict.fromkeys(reasons))})."

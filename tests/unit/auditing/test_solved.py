@@ -60,7 +60,7 @@ def test_the_page_of_a_proved_image_shows_how_it_was_found(tmp_path):
     assert any("far away" in said for said in report.assumptions)
     report.to_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "misfit of the share, in units of rounding" in page
+    assert "misfit of the update, in units of rounding" in page
     assert "Gauss–Newton proved the image" in page
 
 

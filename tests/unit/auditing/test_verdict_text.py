@@ -69,22 +69,22 @@ FEATURE = "the feature before the last layer"
 @pytest.mark.parametrize(
     ("recoveries", "words"),
     [
-        ([PROBABLE] * 3, "All 3 shares give away their class."),
-        ([PROBABLE, PROBABLE, LOST], "Of 3 shares, 2 give away their class."),
-        ([PROBABLE, LOST], "Of 2 shares, 1 gives away its class."),
-        ([EXACT] * 2, f"All 2 shares give away their exact label and {FEATURE}."),
-        ([EXACT, LOST], f"Of 2 shares, 1 gives away its exact label and 1 gives away {FEATURE}."),
+        ([PROBABLE] * 3, "All 3 updates give away their class."),
+        ([PROBABLE, PROBABLE, LOST], "Of 3 updates, 2 give away their class."),
+        ([PROBABLE, LOST], "Of 2 updates, 1 gives away its class."),
+        ([EXACT] * 2, f"All 2 updates give away their exact label and {FEATURE}."),
+        ([EXACT, LOST], f"Of 2 updates, 1 gives away its exact label and 1 gives away {FEATURE}."),
         (
             [EXACT, EXACT, PROBABLE],
-            "Of 3 shares, 2 give away their exact label, 3 give away their class and 2 give away "
+            "Of 3 updates, 2 give away their exact label, 3 give away their class and 2 give away "
             f"{FEATURE}.",
         ),
         (
             [HALVES, PROBABLE],
-            "Of 2 shares, 1 gives away its exact label and 1 gives away its class.",
+            "Of 2 updates, 1 gives away its exact label and 1 gives away its class.",
         ),
-        ([VAIN] * 2, "Of 2 shares none was proved to leak: this attack did not succeed."),
-        ([LOST] * 2, "Of 2 shares none was proved to leak: none was attacked."),
+        ([VAIN] * 2, "Of 2 updates none was proved to leak: this attack did not succeed."),
+        ([LOST] * 2, "Of 2 updates none was proved to leak: none was attacked."),
     ],
     ids=[
         "classes",
@@ -108,7 +108,7 @@ def test_many_shares_in_a_sentence(recoveries, words):
     ("recoveries", "words"),
     [
         ([EXACT], " Input: not attacked (no way back)."),
-        ([EXACT, LOST], " Input of 2 of 2 shares: not attacked (no way back)."),
+        ([EXACT, LOST], " Input of 2 of 2 updates: not attacked (no way back)."),
     ],
     ids=["one", "two"],
 )
@@ -124,6 +124,6 @@ def test_many_shares_whose_inputs_nobody_asked_for_are_not_called_unharmed():
 
 def test_a_report_prints_in_a_few_lines():
     report = replace(report_of(EXACT), name="<a>")
-    assert str(report).startswith("<a>: This share gives away")
+    assert str(report).startswith("<a>: This update gives away")
     assert len(str(report).splitlines()) <= 4
     assert "&lt;a&gt;" in report._repr_html_()

@@ -47,7 +47,7 @@ def test_a_leak_outweighs_what_was_not_attacked_and_that_what_was_refused(
 
 
 def test_an_audit_of_nothing_boasts_of_no_speed():
-    assert closing_words(Audit((), REFUSED)).plain == "No share could be audited."
+    assert closing_words(Audit((), REFUSED)).plain == "No update could be audited."
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@
     const certified = view.marks.some((m) => t >= m.low - slack && t <= m.high + slack);
     const verdict = certified
       ? view.unique ? "the certified solution" : "one of the certified solutions"
-      : Math.min(...label) < -1e-4 ? "impossible, an entry is negative" : "a distribution, but not the one the share certifies";
+      : Math.min(...label) < -1e-4 ? "impossible, an entry is negative" : "a distribution, but not the one the update certifies";
     return `t = ${written(t)}, loss ${written(loss)}: ${verdict}.`;
   };
 
@@ -293,7 +293,7 @@
         count += kept;
         row.hidden = !kept || count > limit;
       }
-      status.textContent = count === texts.size ? `${count} shares` : `${count} of ${texts.size} shares`;
+      status.textContent = count === texts.size ? `${count} updates` : `${count} of ${texts.size} updates`;
       more.hidden = count <= limit;
       more.textContent = `Show all ${count} rows`;
     };

@@ -1,4 +1,4 @@
-"""A stranger's model, watched and run without changing anything of it, and which inputs it takes."""
+"""A stranger's model, watched and run without changing it, and which inputs it takes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ATTACKS = ("labels", "inversion", "batches", "matching", "defenses", "resimulati
 ROOMS: dict[str, tuple[str, ...]] = {
     "foundations": (
         "_version", "_moved", "core.errors", "core.vocabulary", "core.input_spec",
-        "numerics.recorder", "numerics.least_squares",
+        "numerics.least_squares",
     ),
     "files": ("io",),
     "core": ("core", "io.weights"),
@@ -180,7 +180,7 @@ def test_the_package_stays_small_enough_for_one_person():
 
 def test_hooks_are_set_in_one_place():
     hooks = [path for path in MODULES if "register_forward" in path.read_text()]
-    assert hooks == [SOURCE / "numerics" / "recorder.py"]
+    assert hooks == [SOURCE / "core" / "forward.py"]
 
 
 OPENINGS = re.compile(r"(This|These|It) (module|package|class|holds|says|names|is|are|does)\b")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.modules import MODULES, SOURCE, tree_of
 
-MOST_PARAMETERS = 8
+MOST_PARAMETERS = 9
 
 
 def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -30,7 +30,7 @@ def test_public_docstrings_begin_with_a_sentence(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_public_functions_have_at_most_eight_parameters(path):
+def test_public_functions_have_few_parameters(path):
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             given = node.args

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import softleak as sl
 from softleak.audit.metrics import distance_to_set, label_error
 from softleak.core.factors import factor
-from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.curve import PseudoLabels
 from softleak.paper.data import smooth
 
 CLASSES, FEATURES = 8, 24

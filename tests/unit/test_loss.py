@@ -8,12 +8,16 @@ from torch import Tensor, nn
 import softleak as sl
 from softleak.core.errors import LabelError, OptionError
 from softleak.core.loss import (
+    LOSSES as NAMED,
+)
+from softleak.core.loss import (
     BinaryCrossEntropy,
     CrossEntropy,
     Loss,
     MeanSquaredError,
     named_loss,
 )
+from softleak.core.vocabulary import LOSS_NAMES
 
 OUTPUTS = 5
 WEIGHTS = (0.5, 2.0, 1.0, 3.0, 0.7)
@@ -36,6 +40,10 @@ def label_for(loss: Loss, seed: int) -> Tensor:
     if loss.balanced:
         return drawn / drawn.sum()
     return drawn if loss.most == 1 else 3 * drawn - 1
+
+
+def test_the_losses_known_by_name_are_those_that_options_offer():
+    assert tuple(NAMED) == LOSS_NAMES
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)

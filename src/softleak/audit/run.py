@@ -59,10 +59,9 @@ from softleak.core.vocabulary import Precision, UpdateKind
 from softleak.io.formats import Content, fingerprint
 from softleak.io.untrusted import shown
 from softleak.io.weights import aligned, own_weights
-from softleak.labels.curve import spread
+from softleak.labels.curve import LARGEST, PseudoLabels, spread
 from softleak.labels.fit import noise_is_absent
 from softleak.labels.otherwise import is_sign_pattern
-from softleak.labels.pseudo import LARGEST, PseudoLabels
 from softleak.labels.recover import recover
 
 Progress = Callable[[str], None]

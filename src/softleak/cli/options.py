@@ -12,11 +12,10 @@ from typer import Argument, BadParameter, Option
 
 from softleak.audit.leaks import Leak
 from softleak.core.errors import OptionError, SoftleakError
-from softleak.core.loss import LOSSES
-from softleak.core.vocabulary import ROUNDOFF, DefenceGroup, UpdateKind
+from softleak.core.vocabulary import LOSS_NAMES, ROUNDOFF, DefenceGroup, UpdateKind
 
 NumberFormat = Enum("NumberFormat", {name: name for name in ROUNDOFF}, type=str)  # type: ignore[misc]
-LossName = Enum("LossName", {name: name for name in LOSSES}, type=str)  # type: ignore[misc]
+LossName = Enum("LossName", {name: name for name in LOSS_NAMES}, type=str)  # type: ignore[misc]
 
 _subject = partial(Option, rich_help_panel="What to audit")
 _known = partial(Option, rich_help_panel="What you know about the update")

@@ -1,9 +1,9 @@
-"""A stranger's model, run on inputs without changing anything of it, and which inputs it takes."""
+"""A stranger's model, watched and run without changing it, and which inputs it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +22,38 @@ from softleak.core.input_spec import (
     pieces,
     random_tokens,
 )
-from softleak.numerics.recorder import watched
+
+Before = Callable[[str, tuple[Any, ...]], Any]  # name and arguments; None, or other arguments
+After = Callable[[str, tuple[Any, ...], Any], Any]  # and output; None, or another output
+
+
+@contextmanager
+def watched(
+    modules: Mapping[str, nn.Module], *, before: Before | None = None, after: After | None = None
+) -> Iterator[None]:
+    """Call ``before`` and ``after`` whenever one of the modules runs, until the block ends."""
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            if before is not None:
+                handle = module.register_forward_pre_hook(
+                    lambda _, given, name=name: before(name, given)
+                )
+                stack.callback(handle.remove)
+            if after is not None:
+                handle = module.register_forward_hook(
+                    lambda _, given, output, name=name: after(name, given, output)
+                )
+                stack.callback(handle.remove)
+        yield
+
+
+@contextmanager
+def recorded_inputs(model: nn.Module, *names: str) -> Iterator[dict[str, list[Tensor]]]:
+    """Yield the first argument of every run of each named layer, in the order of the runs."""
+    seen: dict[str, list[Tensor]] = {name: [] for name in names}
+    modules = {name: model.get_submodule(name) for name in names}
+    with watched(modules, before=lambda name, given: seen[name].append(given[0])):
+        yield seen
 
 
 @contextmanager

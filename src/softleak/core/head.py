@@ -25,11 +25,11 @@ from softleak.core.forward import (
     random_input,
     row_of_logits,
     seeded,
+    watched,
 )
 from softleak.core.input_spec import Inputs, Layout
 from softleak.core.share import GradientShare
 from softleak.core.vocabulary import Precision
-from softleak.numerics.recorder import watched
 
 POWER_STEPS, POWER_SLACK = 8, 1.2  # of the iteration, and a factor for what its steps lack
 SHORTEST = 1e-300  # keeps a quotient finite

@@ -20,8 +20,16 @@ from softleak.core.subject import Subject
 from softleak.inversion.conv.layer import MOST_INPUTS, Conv
 from softleak.inversion.conv.rows import padding_of
 from softleak.inversion.results import NoWay
-from softleak.inversion.state import REMEDY, Step
-from softleak.inversion.steps import ActivationStep, Affine, Linear, Pool, Reshape, inverse_of
+from softleak.inversion.steps import (
+    REMEDY,
+    ActivationStep,
+    Affine,
+    Linear,
+    Pool,
+    Reshape,
+    Step,
+    inverse_of,
+)
 
 SHAPE = "softleak_shape"  # where a node that gives a tensor holds its shape
 MODES = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from softleak.core.client import Client
 from softleak.core.errors import ModelError, ShareError, SoftleakError
 from softleak.core.factors import Factors, factor
-from softleak.core.forward import forward_one
+from softleak.core.forward import forward_one, recorded_inputs
 from softleak.core.head import Head
 from softleak.core.input_spec import InputSpec, Layout
 from softleak.core.results import Recovery, Status
@@ -36,11 +36,10 @@ from softleak.inversion.results import (
     Text,
     psnr_of,
 )
-from softleak.inversion.state import LayerState, Step
+from softleak.inversion.steps import LayerState, Step
 from softleak.inversion.texts.read import read_batch, read_text
 from softleak.inversion.texts.span import FROM_SPAN
 from softleak.labels.fit import taken_for_noise
-from softleak.numerics.recorder import recorded_inputs
 
 BOUND_IN_ERRORS = 16.0  # standard errors in the bound of a unique recovery, the worst of rounding
 # The dB that the last layer costs the quick pass, which is given up where they are missing. The

@@ -20,14 +20,13 @@ from torch import Tensor, nn
 
 from softleak.core.client import capture
 from softleak.core.errors import ModelError, ShareError, SoftleakError, in_a_line
-from softleak.core.forward import forward_one, random_tensor, seeded
+from softleak.core.forward import forward_one, random_tensor, recorded_inputs, seeded
 from softleak.core.input_spec import Shape
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.results import Inversion, LayerReport, NoWay
-from softleak.inversion.state import REMEDY
+from softleak.inversion.steps import REMEDY
 from softleak.numerics.least_squares import TINY, conjugate_gradients
-from softleak.numerics.recorder import recorded_inputs
 
 DIGIT_BASE = 128  # every number format holds such integers exactly
 OUTSIDE = -1  # the number of a place that holds no pixel, such as padding

@@ -1,9 +1,9 @@
 """The soft label and the last-layer feature behind one gradient (§3), in reading order:
 
 - ``recover``: the public functions; which shares are one sample's, and which way each goes.
-- ``curve``, ``pseudo``: the label as a function of one scalar.
+- ``curve``: the label as a function of one scalar.
 - ``search``: every minimum along such a curve; ``certify``: what the minima prove, in words too.
-- ``solve``: curve, search and certificate of one batch; ``review``: doubts about a label that fits.
+- ``solve``: curve, search and certificate of one batch, and doubts about a label that fits.
 - ``evidence``: what the gradients of other layers say about the scalar.
 - ``otherwise``: shares that are not one clean sample's, such as those with weight decay.
 - ``noisy``: a likelihood instead of a proof, where the share carries noise.

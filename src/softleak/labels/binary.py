@@ -20,8 +20,12 @@ from softleak.core.head import Head
 from softleak.core.loss import BinaryCrossEntropy
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.labels.certify import DOUBT_SPARE_BITS
-from softleak.labels.curve import CACHED_ENTRIES, Interval
-from softleak.labels.pseudo import PSEUDO_LABEL_LOGIT_ROUNDINGS, PSEUDO_LABEL_SMALLEST_SCALAR
+from softleak.labels.curve import (
+    CACHED_ENTRIES,
+    PSEUDO_LABEL_LOGIT_ROUNDINGS,
+    PSEUDO_LABEL_SMALLEST_SCALAR,
+    Interval,
+)
 from softleak.labels.search import Minima, search
 
 TOLERANCE = 1e-3  # the L1 distance below which two labels count as one

@@ -22,15 +22,18 @@ from softleak.core.families import (
     SmoothedMixed,
 )
 from softleak.core.results import Candidate, Recovery, Status
-from softleak.labels.curve import Curve, misfit, on_simplex, residual
-from softleak.labels.evidence.relation import Estimate
-from softleak.labels.pseudo import (
+from softleak.labels.curve import (
     FACTOR_SEARCH_LARGEST_FACTOR,
+    Curve,
     PseudoLabels,
     Rescaled,
     Segment,
+    misfit,
+    on_simplex,
     other_factors_fit,
+    residual,
 )
+from softleak.labels.evidence.relation import Estimate
 from softleak.labels.search import SEARCH_FIT, SEARCH_SAME, Minima
 
 CERTIFICATE_LABEL_ROUNDINGS = 4.0  # times the rounding of a label: what its L1 error is bounded by

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from softleak.core.errors import LabelError
 from softleak.core.factors import head_gradients, numerical_rank
-from softleak.core.forward import forward_one, random_input, seeded
+from softleak.core.forward import forward_one, random_input, recorded_inputs, seeded
 from softleak.core.head import Head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.noisy.spectrum import features_of_noise
-from softleak.numerics.recorder import recorded_inputs
 
 Node = Any  # a node of autograd's graph, whose class has no public name
 NEVER = frozenset({"Relu", "Sigmoid", "Softmax", "Softplus", "Abs", "Exp", "Square"})

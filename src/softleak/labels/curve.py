@@ -1,16 +1,26 @@
-"""What a search runs along: labels of many clients as a function of one scalar each."""
+"""Labels of many clients as a function of one scalar each: what a search runs along (Eq. 4).
+
+    δ = t u        x = (σ/t) v        ŷ(t) = softmax((σ/t) W v + b) − t u
+
+A share may also be multiplied by an unknown ``κ > 0`` (clipping, unknown learning rate, averaged
+loss): ``G = κ δ xᵀ``. With ``τ = κ t`` the feature ``(σ/τ) v`` and the probabilities do not depend
+on κ, and the label lies on the segment ``y(s) = p − s u`` for some ``s = |t| > 0``.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from softleak.core.factors import Factors
 from softleak.core.families import Family, distance_of, least_misfit_of, misfit_of, nearest_of
+from softleak.core.head import Head
 
 ENTRIES_AT_ONCE = 1 << 22  # entries of labels that are evaluated at once
 CACHED_ENTRIES = 1 << 18  # entries of labels whose memory is used again from step to step
@@ -194,3 +204,263 @@ def misfit(curve: Curve, family: Family, t: Tensor, limit: float = math.inf) -> 
 
     (found,) = in_pieces(values, curve, t)
     return found
+
+
+PSEUDO_LABEL_SMALLEST_SCALAR = 1e-4  # a smaller t changes no label by as much as anyone notices
+PSEUDO_LABEL_LOGIT_ROUNDINGS = 4.0  # in a logit, whose sum the client may take in any order
+PSEUDO_LABEL_LANES = 16  # sums that a processor takes at once
+PSEUDO_LABEL_DEEPEST_LOGIT = 100.0
+LARGEST = math.sqrt(2)  # ‖p − y‖₂ of two points of the simplex
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoLabels:
+    """Ŷ(t) of N clients. ``a = σ W v`` and ``u`` are (N, C), ``b`` (C,), the rest (N,)."""
+
+    a: Tensor
+    b: Tensor
+    u: Tensor
+    relative: float
+    tiny: float
+    slack: Tensor  # the rounding of u's entries beyond their own size
+    reach: Tensor  # how far rounding moves a logit at t = 1
+    offset: float  # and at any t
+    errs_in_parts: ClassVar[bool] = True  # ``errors`` tells those of the first entries alone
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, head: Head, factors: Factors) -> PseudoLabels:
+        """Return the curves behind a batch of head gradients."""
+        a = factors.sigma[:, None] * head.logits(factors.v)
+        slack = factors.absolute / factors.sigma
+        each = PSEUDO_LABEL_LOGIT_ROUNDINGS * factors.relative
+        reach = each * (factors.sigma * head.largest_weight + a.abs().amax(-1))
+        return cls(
+            a, head.b, factors.u, factors.relative, factors.tiny, slack,
+            reach + head.largest_row * factors.absolute, each * float(head.b.abs().amax()),
+        )  # fmt: skip
+
+    def probabilities(self, t: Tensor) -> Tensor:
+        """Return softmax((σ/t) W v + b) at ``t`` (N, S), as (N, S, C)."""
+        return torch.softmax(torch.addcdiv(self.b, self._a, t[..., None]), dim=-1)
+
+    def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return self.probabilities(t).addcmul_(t[..., None], self._u, value=-1), t.abs()
+
+    def errors(self, t: Tensor, y: Tensor) -> Tensor:
+        """Return ``rounding`` of labels, or of their first entries: ``p − y`` is ``t u``."""
+        t, first = t[..., None], y.shape[-1]
+        size = t.abs()
+        p = torch.addcmul(y, t, self._u[..., :first])
+        moved = self._reach / size + self.offset
+        # p (moved (1 − p) + summed) as moved p (1 + summed/moved − p), for which passes are fast.
+        summed = self.relative * _summed(self.u.shape[-1])
+        curved = torch.sub(1 + summed / moved, p).mul_(p)
+        rounded = torch.mul(size, self._rounding_of_u[..., :first]).add_(self.tiny)
+        return rounded.addcmul_(curved, moved)
+
+    @cached_property
+    def _a(self) -> Tensor:
+        return self.a[:, None]  # (N, 1, C), for as many scalars
+
+    @cached_property
+    def _u(self) -> Tensor:
+        return self.u[:, None]
+
+    @cached_property
+    def _reach(self) -> Tensor:
+        return self.reach[:, None, None]
+
+    @cached_property
+    def _rounding_of_u(self) -> Tensor:
+        """Return the rounding (N, 1, C) of ``u``'s entries."""
+        size: Tensor = torch.linalg.vector_norm(self._u, dim=-1, keepdim=True)
+        return self.relative * self._u.abs() + self.slack[:, None, None] * size
+
+    def rounding(self, t: Tensor, p: Tensor, y: Tensor) -> Tensor:
+        """Return the error of the entries of ``y``, given the probabilities it came from."""
+        return self.rounding_of(t, p - y, p, p * (1 - p))
+
+    def rounding_of(self, t: Tensor, delta: Tensor, p: Tensor, curved: Tensor) -> Tensor:
+        """Return the error of ``p − δ``, where ``curved`` is how much p moves with its logits."""
+        moved = self._reach / t.abs()[..., None] + self.offset
+        rounded = self.relative * (delta.abs() + _summed(p.shape[-1]) * p) + curved * moved
+        size: Tensor = torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
+        return rounded + self.slack[:, None, None] * size + self.tiny
+
+    @property
+    def points_at_once(self) -> int:
+        return max(CACHED_ENTRIES // self.u.shape[-1], 1)
+
+    def logits(self) -> Tensor:
+        return self.a
+
+    def take(self, rows: Tensor) -> PseudoLabels:
+        """Return the curves of some clients; the row of a single one serves the scalars of all."""
+        return self if len(self.u) == 1 else self.take_each(rows)
+
+    def take_each(self, rows: Tensor) -> PseudoLabels:
+        """Return the curves of some clients, a row of memory each."""
+        taken = PseudoLabels(
+            self.a[rows], self.b, self.u[rows], self.relative, self.tiny,
+            self.slack[rows], self.reach[rows], self.offset,
+        )  # fmt: skip
+        vars(taken)["_rounding_of_u"] = self._rounding_of_u[rows]  # known, and need not be again
+        return taken
+
+    def interval(self, largest: Tensor | None = None) -> Interval:
+        """Return the ``t`` of both signs, from a softmax that is one-hot to the last bit to √2."""
+        ordered = self.a.sort(-1).values
+        gaps = torch.stack([ordered[:, -1] - ordered[:, -2], ordered[:, 1] - ordered[:, 0]])
+        width = ordered[:, -1] - ordered[:, 0]
+        deepest = max(PSEUDO_LABEL_DEEPEST_LOGIT, -math.log(self.tiny) - math.log(self.relative))
+        smallest = gaps.maximum(1e-6 * width).clamp_min(self.tiny) / deepest
+        ends = torch.full_like(width, LARGEST)
+        if largest is not None:
+            ends = largest.clamp_min(PSEUDO_LABEL_SMALLEST_SCALAR)
+        everyone = torch.arange(len(width), device=width.device)
+        signs = width.new_tensor([1.0, -1.0]).repeat_interleave(len(width))
+        smallest = smallest.minimum(PSEUDO_LABEL_SMALLEST_SCALAR * ends).flatten()
+        density = density_for(self.a.shape[-1])
+        return Interval(everyone.repeat(2), signs, smallest, ends.repeat(2), density)
+
+
+def _summed(classes: int) -> float:
+    """Return roundings in a probability, a quotient of sums, times the sum of a label's entries.
+
+    They are independent, but for equal entries of a label, which all round alike as they are added.
+    """
+    return 1 + math.sqrt(classes) / PSEUDO_LABEL_LANES + max(classes / PSEUDO_LABEL_LANES - 1, 0)
+
+
+# The search for the factor of a share starts from these parts of the segment.
+FACTOR_SEARCH_STARTS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)
+FACTOR_SEARCH_FEW_CLASSES = 64  # classes beyond which every start leads to the same place
+FACTOR_SEARCH_FEWER_STARTS = (0.05, 0.5, 1.0)  # the starts with more classes than that
+FACTOR_SEARCH_FINEST = 64  # grid points per factor e of |τ|
+FACTOR_SEARCH_BEYOND = 1.001  # of the segment: a label on the edge of the simplex lies at its end
+FACTOR_SEARCH_LARGEST_FACTOR = 1e6  # the largest factor anyone multiplies a share by
+FACTOR_SEARCH_STEPS = 3  # steps: the distance from a family is piecewise linear along the segment
+FACTOR_SEARCH_FACTORS = 33  # points of the segment at which other labels are looked for
+FACTOR_SEARCH_SAME_FACTOR = 0.01  # relative: two factors further apart than this are different
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """``y(s) = p − s u`` of N clients at a known ``τ``: ``p``, ``u``, ``error`` (N, C)."""
+
+    p: Tensor
+    u: Tensor
+    error: Tensor  # of p
+    relative: float
+    slack: Tensor  # the rounding of u's entries beyond their own size
+
+    @classmethod
+    def at(cls, pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> Segment:
+        """Return the segment behind ``τ`` (N,), itself known to within ``error`` (N,)."""
+        p = pseudo.probabilities(tau[:, None])[:, 0]
+        shift = pseudo.a.abs().amax(-1) * error / tau.square()
+        rounding = pseudo.rounding(tau[:, None], p[:, None], p[:, None])[:, 0]
+        moved = rounding + p * (1 - p) * shift[:, None]
+        slack = pseudo.slack.expand(len(tau))
+        return cls(p, pseudo.u * tau.sign()[:, None], moved, pseudo.relative, slack)
+
+    def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        return self.p[:, None] - t[..., None] * self.u[:, None], t
+
+    def errors(self, t: Tensor, y: Tensor) -> Tensor:
+        known = self.error[:, None] + self.relative * (self.p[:, None] - y).abs()
+        return known + self.slack[:, None, None] * t[..., None]
+
+    @property
+    def points_at_once(self) -> int:
+        return max(CACHED_ENTRIES // self.u.shape[-1], 1)
+
+    def logits(self) -> None:
+        return None  # the prediction is known, and does not move
+
+    def take(self, rows: Tensor) -> Segment:
+        kept = (self.p[rows], self.u[rows], self.error[rows])
+        return Segment(*kept, self.relative, self.slack[rows])
+
+    def interval(self) -> Interval:
+        """Return the interval of ``s``, from nearly nothing to where an entry turns negative."""
+        end = segment_end(self.p + self.error, self.u - self.slack[:, None]) * FACTOR_SEARCH_BEYOND
+        return Interval.positive(end * 1e-3, end, density_for(self.p.shape[-1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Rescaled:
+    """Ŷ(τ) = p(τ) − s u with the ``s`` that brings it nearest to a family."""
+
+    pseudo: PseudoLabels
+    family: Family
+
+    def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        held = len(FACTOR_SEARCH_STARTS) * self.pseudo.u.shape[-1]
+        columns = max(CACHED_ENTRIES // (held * len(t)), 1) if len(t) else t.shape[1]
+        parts = [self._labels(part) for part in torch.split(t, max(columns, 1), 1)]
+        y, s = zip(*parts, strict=True)
+        return torch.cat(y, 1), torch.cat(s, 1)
+
+    def _labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        p = self.pseudo.probabilities(t)
+        u = self.pseudo.u[:, None] * t.sign()[..., None]
+        blurred = p + self.pseudo.rounding(t, p, p), u - self.pseudo.slack[:, None, None]
+        end = segment_end(*blurred).maximum(t.abs() / FACTOR_SEARCH_LARGEST_FACTOR)[..., None]
+        few = p.shape[-1] <= FACTOR_SEARCH_FEW_CLASSES
+        starts = FACTOR_SEARCH_STARTS if few else FACTOR_SEARCH_FEWER_STARTS
+        s = end * torch.tensor(starts, dtype=t.dtype, device=t.device)
+        for _ in range(FACTOR_SEARCH_STEPS):
+            rest, ahead = (self._rest(p, u, s * factor) for factor in (1.0, 1 + 1e-6))
+            slope = (ahead - rest) / (1e-6 * s[..., None])
+            step = (rest * slope).sum(-1) / slope.square().sum(-1).clamp_min(1e-300)
+            s = torch.minimum((s - step).maximum(1e-3 * end), FACTOR_SEARCH_BEYOND * end)
+        far = self._rest(p, u, s).norm(dim=-1) / s
+        s = s.gather(-1, far.argmin(-1, keepdim=True))
+        return p - s * u, s[..., 0]
+
+    def _rest(self, p: Tensor, u: Tensor, s: Tensor) -> Tensor:
+        y = p[..., None, :] - s[..., None] * u[..., None, :]
+        return y - self.family.project(y)
+
+    def errors(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.pseudo.rounding(t, self.pseudo.probabilities(t), y)
+
+    def interval(self) -> Interval:
+        """Return the interval of τ for any factor, up to where the softmax is entirely flat."""
+        where = self.pseudo.interval(self.pseudo.a.abs().amax(-1) / self.pseudo.relative)
+        # Two unknowns have wide minima.
+        return replace(where, density=min(where.density, FACTOR_SEARCH_FINEST))
+
+    @property
+    def points_at_once(self) -> int:
+        return self.pseudo.points_at_once
+
+    def logits(self) -> Tensor:
+        return self.pseudo.a
+
+    def segment(self, t: Tensor) -> tuple[Segment, Tensor]:
+        """Return the segments at the scalars ``t`` (N,), and the ``s`` (N,) of the labels there."""
+        best = self.labels(t[:, None])[1][:, 0]
+        return Segment.at(self.pseudo, t, torch.zeros_like(t)), best
+
+    def take(self, rows: Tensor) -> Rescaled:
+        return Rescaled(self.pseudo.take(rows), self.family)
+
+
+def other_factors_fit(segment: Segment, family: Family, best: Tensor, fit: float) -> bool:
+    """Return whether labels of a family lie on one of N segments apart from ``best`` (N,)."""
+    where = segment.interval()
+    steps = torch.linspace(0, 1, FACTOR_SEARCH_FACTORS, dtype=best.dtype, device=best.device)
+    s = where.smallest[:, None] * (where.largest / where.smallest)[:, None] ** steps
+    elsewhere = (s / best[:, None] - 1).abs() > FACTOR_SEARCH_SAME_FACTOR
+    return bool((elsewhere & (misfit(segment, family, s) <= fit)).any())
+
+
+def segment_end(p: Tensor, u: Tensor) -> Tensor:
+    """Return the largest ``s`` (…) at which no entry of ``p − s u`` (…, C) is negative.
+
+    With ``p`` as large and ``u`` as small as rounding allows, none of the labels is cut off.
+    """
+    return torch.where(u > 0, p / u.clamp_min(1e-300), torch.inf).amin(-1).clamp(1e-300, LARGEST)

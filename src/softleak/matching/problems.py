@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
 from softleak.core.errors import ModelError, OptionError
-from softleak.core.forward import forward_one, logits_of
+from softleak.core.forward import forward_one, logits_of, recorded_inputs, watched
 from softleak.core.head import Head, float64_blocks, times_vector, vector_times
-from softleak.numerics.recorder import recorded_inputs, watched
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,7 @@ from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
-from softleak.inversion.state import REMEDY
-from softleak.inversion.steps import ActivationStep, Linear, Reshape
+from softleak.inversion.steps import REMEDY, ActivationStep, Linear, Reshape
 
 
 def head_gradient(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak.inversion.conv.rows import Geometry, Rows
-from softleak.inversion.state import LayerState
+from softleak.inversion.steps import LayerState
 
 CONVOLUTIONS = [
     {"kernel_size": 3, "padding": 1},

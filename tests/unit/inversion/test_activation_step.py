@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import softleak as sl
-from softleak.inversion.state import LayerState
-from softleak.inversion.steps import ActivationStep, inverse_of
+from softleak.inversion.steps import ActivationStep, LayerState, inverse_of
 
 MODULES = [
     nn.Sigmoid(), nn.Tanh(), nn.LeakyReLU(0.2), nn.ELU(0.7), nn.Softplus(2.0), nn.ReLU(),

@@ -11,8 +11,7 @@ from torch import nn
 import softleak as sl
 from softleak.core.errors import ShareError
 from softleak.inversion.conv.layer import PRIOR_FACTOR, Conv
-from softleak.inversion.state import LayerState
-from softleak.inversion.steps import ActivationStep, inverse_of
+from softleak.inversion.steps import ActivationStep, LayerState, inverse_of
 from tests.unit.inversion.examples import NO_GRADIENTS, conv_share, normal, state
 
 SHAPE = (2, 6, 5)

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.inversion.state import LayerState
-from softleak.inversion.steps import Linear
+from softleak.inversion.steps import LayerState, Linear
 from tests.unit.inversion.examples import normal, state
 
 INPUTS, OUTPUTS = 50, 20

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from softleak.core.errors import ModelError
-from softleak.inversion.state import LayerState
-from softleak.inversion.steps import Affine, Reshape
+from softleak.inversion.steps import Affine, LayerState, Reshape
 from tests.unit.inversion.examples import NO_GRADIENTS, normal, state
 
 

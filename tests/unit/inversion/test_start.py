@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import softleak as sl
 from softleak.inversion.invert import start_state
-from softleak.inversion.state import LayerState
+from softleak.inversion.steps import LayerState
 from tests.unit.inversion.examples import normal
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from softleak.inversion.state import LayerState, combined
+from softleak.inversion.steps import LayerState, combined
 from tests.unit.inversion.examples import normal
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from softleak.inversion.state import LayerState
-from softleak.inversion.steps import ActivationStep, Affine, Reshape, inverse_of
+from softleak.inversion.steps import ActivationStep, Affine, LayerState, Reshape, inverse_of
 from tests.unit.inversion.examples import NO_GRADIENTS, normal, state
 
 STEP = ActivationStep("tanh", inverse_of(nn.Tanh()))

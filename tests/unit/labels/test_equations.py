@@ -8,7 +8,7 @@ import torch
 
 from softleak import SmoothedMixed
 from softleak.labels.certify import DOUBT_SPARE_BITS, spare_bits
-from softleak.labels.pseudo import PseudoLabels
+from softleak.labels.curve import PseudoLabels
 
 RELATIVE = 2.0**-24
 

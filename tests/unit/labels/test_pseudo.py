@@ -6,8 +6,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.core.factors import factor
-from softleak.labels.curve import misfit, spread
-from softleak.labels.pseudo import LARGEST, PseudoLabels
+from softleak.labels.curve import LARGEST, PseudoLabels, misfit, spread
 from softleak.paper import models
 from softleak.paper.data import Dirichlet, Smoothing, smooth
 

@@ -5,7 +5,7 @@ import torch
 
 import softleak as sl
 from softleak.audit.metrics import distance_to_set, label_error
-from softleak.labels.pseudo import segment_end
+from softleak.labels.curve import segment_end
 from softleak.paper import data
 
 KINDS = [

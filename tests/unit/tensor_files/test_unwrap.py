@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from softleak.core.errors import FileError
-from softleak.io.formats import is_averaged, unwrap
+from softleak.io.formats import unwrap
+from softleak.io.weights import is_averaged
 
 ONE, TWO = torch.ones(1), torch.ones(2)
 

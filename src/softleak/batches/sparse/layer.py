@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from softleak.core.errors import SoftleakError
 from softleak.core.factors import SMALLEST_NORMAL
-from softleak.core.forward import forward_batch, random_input
+from softleak.core.forward import forward_batch, random_input, watched
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.numerics.recorder import watched
 from softleak.resimulation import Resimulation, exact_copy, own_copy, resimulate
 
 

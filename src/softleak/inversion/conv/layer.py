@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from softleak.core.share import GradientShare
 from softleak.inversion.conv.rows import Geometry, Rows, approximate_inverse, normal_matrix
 from softleak.inversion.results import LayerReport
-from softleak.inversion.state import LayerState, gradient
+from softleak.inversion.steps import LayerState, gradient
 from softleak.numerics.least_squares import (
     ERROR_DRAWS,
     TINY,

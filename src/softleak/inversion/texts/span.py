@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.errors import ModelError
-from softleak.core.forward import forward_one, random_input, run_batch
+from softleak.core.forward import forward_one, random_input, run_batch, watched
 from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.results import Certainty, Place, Text
-from softleak.numerics.recorder import watched
 from softleak.resimulation import relative_misfit
 
 Misfit = Callable[[Tensor], float]  # what a text (L,) leaves of the share, relative to its size

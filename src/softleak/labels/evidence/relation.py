@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from softleak.core.client import capture
 from softleak.core.errors import ShareError
 from softleak.core.factors import SMALLEST_NORMAL, Factors
-from softleak.core.forward import logits_of, random_input, row_of_logits, seeded
+from softleak.core.forward import logits_of, random_input, row_of_logits, seeded, watched
 from softleak.core.head import Head
 from softleak.core.input_spec import Inputs, Layout
 from softleak.core.loss import CROSS_ENTROPY, BinaryCrossEntropy
 from softleak.core.results import Evidence
 from softleak.core.share import GradientShare
-from softleak.numerics.recorder import watched
 
 # How the error of a scalar follows from a misfit. A misfit of up to this many roundings is rounding
 # alone. It is then independent from entry to entry and averages out; a larger one may not.

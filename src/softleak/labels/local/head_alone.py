@@ -27,12 +27,18 @@ from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, Solutions
-from softleak.labels.curve import ENTRIES_AT_ONCE, Curve, Interval, distance, misfit, on_simplex
+from softleak.labels.curve import (
+    ENTRIES_AT_ONCE,
+    Curve,
+    Interval,
+    PseudoLabels,
+    distance,
+    misfit,
+    on_simplex,
+)
 from softleak.labels.evidence.relation import Estimate, HeadBias, combine
-from softleak.labels.pseudo import PseudoLabels
-from softleak.labels.review import doubted, review
 from softleak.labels.search import Minima, zoom
-from softleak.labels.solve import DECIDED, WIDEST, searched, solve_each
+from softleak.labels.solve import DECIDED, WIDEST, doubted, review, searched, solve_each
 
 LABEL_EQUATIONS_ITERATIONS = 12  # Newton steps; three to five are usual
 LABEL_EQUATIONS_SOLVED = 1e-7  # L1: a Newton step after which the next would be rounding

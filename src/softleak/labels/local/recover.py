@@ -19,14 +19,12 @@ from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import UNKNOWN, GradientShare, LocalTraining, alike
 from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, with_note
-from softleak.labels.curve import on_simplex
+from softleak.labels.curve import PseudoLabels, Segment, on_simplex, other_factors_fit
 from softleak.labels.local.head_alone import by_rounding, recover_head_alone, trains_head_alone
 from softleak.labels.local.whole import recover_by_head, recover_whole, rows_seen
 from softleak.labels.otherwise import is_sign_pattern
-from softleak.labels.pseudo import PseudoLabels, Segment, other_factors_fit
-from softleak.labels.review import doubted
 from softleak.labels.search import SEARCH_FIT
-from softleak.labels.solve import WIDEST
+from softleak.labels.solve import WIDEST, doubted
 
 Plain = Callable[[Sequence[GradientShare]], Sequence[Recovery]]  # recovers gradients
 

@@ -22,7 +22,7 @@ from softleak.core.client import LocalProgram, SgdSteps, mean_gradient, mean_of_
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.factors import RANK, factor
 from softleak.core.families import AnyLabel, Family
-from softleak.core.forward import forward_one, random_tensor
+from softleak.core.forward import forward_one, random_tensor, recorded_inputs
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import GradientShare, LocalTraining
@@ -32,7 +32,6 @@ from softleak.labels.curve import on_simplex, spread_of
 from softleak.labels.local.head_alone import LABEL_EQUATIONS_OUTSIDE, RecursionCurve, trains_bias
 from softleak.labels.search import local_minima
 from softleak.labels.solve import WIDEST
-from softleak.numerics.recorder import recorded_inputs
 
 MOVING_DRIFT = 0.3  # of a feature's length: how far it may move over all steps
 MOVING_BEND = 0.03  # of its length: how far it may be from the line between its ends

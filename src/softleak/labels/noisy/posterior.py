@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
 from softleak.core.families import Simplices
+from softleak.labels.curve import LARGEST, segment_end
 from softleak.labels.noisy.spectrum import Signal, Typical
-from softleak.labels.pseudo import LARGEST, segment_end
 
 # The tail of a normal distribution below is zero in float64: draws are put at the nearer bound.
 LOWEST_QUANTILE = -37.0

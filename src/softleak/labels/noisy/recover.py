@@ -17,11 +17,11 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.labels.curve import LARGEST
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import Blurred, NoisyRelation, log_laplace, log_normal
 from softleak.labels.noisy.posterior import LogLikelihood, NoisyLogits, Points, Posterior, weigh
 from softleak.labels.noisy.spectrum import Signal, Spectrum, Typical
-from softleak.labels.pseudo import LARGEST
 from softleak.labels.solve import WIDEST
 
 QUADRATURE_COARSE = 160  # points of the first grid for each sign, evenly spaced in the logarithm

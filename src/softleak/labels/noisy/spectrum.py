@@ -15,11 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.errors import ModelError
-from softleak.core.forward import forward_batch, forward_one, random_input, row_of_logits
+from softleak.core.forward import (
+    forward_batch,
+    forward_one,
+    random_input,
+    recorded_inputs,
+    row_of_logits,
+    watched,
+)
 from softleak.core.head import Head
 from softleak.core.input_spec import Inputs
 from softleak.core.subject import Subject
-from softleak.numerics.recorder import recorded_inputs, watched
 
 FEATURES_INPUTS = 16  # the number of random inputs that the model is run on
 FEATURES_DOUBT = 0.5  # standard deviation of log length: real inputs against random ones

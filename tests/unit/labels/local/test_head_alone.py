@@ -13,9 +13,9 @@ from softleak.core.factors import factor
 from softleak.core.families import SmoothedMixed
 from softleak.core.results import Candidate
 from softleak.core.share import UNKNOWN, LocalTraining, read_settings
+from softleak.labels.curve import PseudoLabels
 from softleak.labels.local.head_alone import RecursionCurve
 from softleak.labels.local.recover import best_fitting
-from softleak.labels.pseudo import PseudoLabels
 from softleak.paper import data, models
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -47,9 +47,6 @@ LABEL_EQUATIONS_OUTSIDE = 1e3  # the entries of a label that stands for no solut
 LABEL_EQUATIONS_STRIDE = 8  # of this number of scalars in a row at least, one is solved first
 LABEL_EQUATIONS_APART = 1 / 8  # of |t|: the distance of scalars that are solved first
 LABEL_EQUATIONS_FEWEST = 8  # scalars in a row below which every one is solved by itself
-LABEL_EQUATIONS_NARROW = 1 / 32  # of |t|: a bracket on which one matrix serves all scalars
-LABEL_EQUATIONS_REPEATED = 8  # steps with a matrix taken over
-LABEL_EQUATIONS_SETTLED = 1e-12  # L1: the length of such a step that ends them
 LABEL_EQUATIONS_ENTRIES = 1 << 16  # of derivatives held at once, so that they stay in the cache
 
 
@@ -61,157 +58,63 @@ def no_labels(y: Tensor) -> Tensor:
     return found
 
 
-def chord(curve: RecursionCurve, t: Tensor, y: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
-    """Return labels (N, C) after steps with one inverse derivative (N, C, C), and which settled."""
-    found, settled = y.clone(), torch.zeros(len(y), dtype=torch.bool, device=y.device)
-    left, before = torch.arange(len(y), device=y.device), y.new_full((len(y),), torch.inf)
-    target = curve.target(t)
-    for _ in range(LABEL_EQUATIONS_REPEATED):
-        move = (back @ (curve.mean(t, y) - target)[..., None])[..., 0]
-        length = move.abs().sum(-1)
-        y = y - move
-        found[left] = y
-        done = length <= LABEL_EQUATIONS_SETTLED
-        settled[left[done]] = True
-        keep = (~done & (length < before / 2)).nonzero()[:, 0]
-        if not len(keep):
-            break
-        if len(keep) < len(left):
-            curve, target, back = curve.take(keep), target[keep], back[keep]
-            t, y, left, length = t[keep], y[keep], left[keep], length[keep]
-        before = length
-    return found, settled
-
-
-def newton(curve: RecursionCurve, row: Tensor, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the labels (K, C) of clients ``row`` at scalars ``t``, and inverse derivatives."""
+def newton(curve: RecursionCurve, row: Tensor, t: Tensor, y: Tensor) -> Tensor:
+    """Return the labels (K, C) of clients ``row`` at scalars (K,), from labels near or not."""
     size = LABEL_EQUATIONS_ENTRIES // y.shape[-1] ** 2 + 1
     everyone = torch.arange(len(t), device=t.device)
     parts = [_newton_of(curve.take(row[i]), t[i], y[i]) for i in torch.split(everyone, size)]
-    labels, back = zip(*parts, strict=True)
-    return torch.cat(labels), torch.cat(back)
+    return torch.cat(parts)
 
 
-def _newton_of(curve: RecursionCurve, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _newton_of(curve: RecursionCurve, t: Tensor, y: Tensor) -> Tensor:
     """Return the labels (N, C) at one scalar (N,) each, from labels that are near or not."""
     found = no_labels(y)
-    inverse = y.new_zeros(*y.shape, y.shape[-1])
     left = torch.arange(len(y), device=t.device)
     for _ in range(LABEL_EQUATIONS_ITERATIONS):
         run = curve.run(t, y)
-        back, singular = torch.linalg.inv_ex(run.slope)
-        move = (back @ (run.mean - curve.target(t))[..., None])[..., 0]
-        length = move.abs().sum(-1, keepdim=True)
-        y = y - move * (LABEL_EQUATIONS_LONGEST / length.clamp_min(LABEL_EQUATIONS_LONGEST))
+        step, singular = torch.linalg.solve_ex(run.slope, run.mean - curve.target(t))
+        length = step.abs().sum(-1, keepdim=True)
+        y = y - step * (LABEL_EQUATIONS_LONGEST / length.clamp_min(LABEL_EQUATIONS_LONGEST))
         done = length[:, 0] <= LABEL_EQUATIONS_SOLVED
-        found[left[done]], inverse[left[done]] = y[done], back[done]
+        found[left[done]] = y[done]
         keep = (~done & length[:, 0].isfinite() & (singular == 0)).nonzero()[:, 0]
         if not len(keep):
             break
         if len(keep) < len(left):
             curve, t, y, left = curve.take(keep), t[keep], y[keep], left[keep]
-    return found, inverse
-
-
-def narrow(t: Tensor) -> bool:
-    """Return whether the scalars (N, S) of every row lie close together."""
-    size = t.abs()
-    return bool((size.amax(1) <= (1 + LABEL_EQUATIONS_NARROW) * size.amin(1)).all())
-
-
-@dataclass(frozen=True, eq=False)
-class Bracket:
-    """The labels of scalars that lie close together."""
-
-    t: Tensor  # the scalars (N, S), ordered in every row
-    y: Tensor  # their labels (N, S, C)
-    back: Tensor  # the inverse derivative (N, C, C) in the middle; zeros where there is no label
-
-    def holds(self, t: Tensor) -> bool:
-        """Return whether the scalars (N, S) all lie within those of the bracket."""
-        if len(self.t) != len(t):
-            return False
-        inside = (t.amin(1) >= self.t.amin(1)) & (t.amax(1) <= self.t.amax(1))
-        return bool(inside.all())
+    return found
 
 
 def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
     """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row.
 
-    A search cuts brackets again and again. Each time its scalars lie between those before, whose
-    labels are the best to begin with (``start``), and whose derivative still serves: the curve
-    remembers the narrow bracket that was solved ``last``. A label that is not found is ``outside``.
+    Some scalars are solved from ``start``, and the others begin on the lines between their labels.
+    A label that is not found is ``outside``.
     """
     count, classes = t.shape[1], start.shape[-1]
     if not t.numel():
         return start
-    if count < 2 * LABEL_EQUATIONS_FEWEST:
-        row = torch.arange(len(t), device=t.device).repeat_interleave(count)
-        return newton(curve, row, t.reshape(-1), start.reshape(-1, classes))[0].view(start.shape)
-    if curve.last and curve.last[0].holds(t):
-        last = curve.last[0]
-        line, near, one = _between(last.t, last.y, t)
-        usable = (last.back != 0).any(-1).any(-1)
+    everyone = torch.arange(len(t), device=t.device)
+    begin = start
+    if count >= 2 * LABEL_EQUATIONS_FEWEST:
+        far = float((t.abs().amax(1) / t.abs().amin(1)).max().log())
+        gaps = min(math.ceil(far / LABEL_EQUATIONS_APART), (count - 1) // LABEL_EQUATIONS_STRIDE)
+        knots = torch.linspace(0, count - 1, gaps + 2, device=t.device).round().long()
+        row = everyone.repeat_interleave(len(knots))
+        at, first = t[:, knots], start[:, knots]
+        known = newton(curve, row, at.reshape(-1), first.reshape(-1, classes)).view(first.shape)
+        line, near = _between(at, known, t)
         begin = torch.where(near[..., None], line, start)
-        known = near & usable[:, None]
-        found = _solve_near(curve, t, begin, known, last.back[:, None], ~one)
-        curve.last[0] = Bracket(t, found, last.back)
-        return found
-    # The scalars that are solved first: the middle, or some and both ends.
-    knots = torch.tensor([count // 2], device=t.device)
-    if not narrow(t):
-        far = t.abs().amax(1) / t.abs().amin(1)
-        gaps = math.ceil(float(far.max().log()) / LABEL_EQUATIONS_APART)
-        gaps = min(gaps, (count - 1) // LABEL_EQUATIONS_STRIDE + 1)
-        knots = torch.linspace(0, count - 1, gaps + 1, device=t.device).round().long()
-    row = torch.arange(len(t), device=t.device).repeat_interleave(len(knots))
-    at, first = t[:, knots], start[:, knots]
-    known, back = newton(curve, row, at.reshape(-1), first.reshape(-1, classes))
-    known, back = known.view(first.shape), back.view(*first.shape, classes)
-    line, near, _ = _between(at, known, t)
-    begin = torch.where(near[..., None], line, start)
-    found = _solve_near(curve, t, begin, near, back, torch.zeros_like(near))
-    if len(knots) == 1:
-        curve.last[:] = [Bracket(t, found, back[:, 0])]
-    return found
+    row = everyone.repeat_interleave(count)
+    return newton(curve, row, t.reshape(-1), begin.reshape(-1, classes)).view(start.shape)
 
 
-def _solve_near(
-    curve: RecursionCurve, t: Tensor, begin: Tensor, near: Tensor, back: Tensor, unsolvable: Tensor
-) -> Tensor:
-    """Return the labels (N, S, C) of scalars (N, S), beginning ``near`` enough or not (N, S).
-
-    ``back`` holds inverse derivatives (N, K, C, C) at K scalars that are spread over every row;
-    no label is looked for where it is ``unsolvable`` (N, S).
-    """
-    count, knots, classes = t.shape[1], back.shape[1], begin.shape[-1]
-    row = torch.arange(len(t), device=t.device).repeat_interleave(count)
-    at = torch.arange(count, device=t.device)
-    nearest = (at * (knots - 1) / max(count - 1, 1)).round().long().repeat(len(t))
-    flat, begin = t.reshape(-1), begin.reshape(-1, classes)
-    found, settled = begin.clone(), unsolvable.reshape(-1).clone()
-    found[settled] = no_labels(begin[settled])
-    every = near.reshape(-1).nonzero()[:, 0]
-    for some in torch.split(every, LABEL_EQUATIONS_ENTRIES // classes**2 + 1):
-        mine = back[row[some], nearest[some]]
-        y, done = chord(curve.take(row[some]), flat[some], begin[some], mine)
-        found[some], settled[some] = y, done
-    rest = (~settled).nonzero()[:, 0]
-    if len(rest):
-        found[rest] = newton(curve, row[rest], flat[rest], begin[rest])[0]
-    return found.view(*t.shape, classes)
-
-
-def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """Return labels (N, S, C) of scalars (N, S) on the lines between those that are known.
 
     These are ``known`` (N, K, C) at ``known_t`` (N, K), ordered in every row. Return as well
-    whether both ends of a line are solved (N, S), and whether one is.
+    whether both ends of a line are solved (N, S).
     """
-    inside = known.amax(-1) < LABEL_EQUATIONS_OUTSIDE
-    if known_t.shape[1] == 1:
-        near = inside.expand(-1, t.shape[1])
-        return known.expand(-1, t.shape[1], -1), near, near
     way = (known_t[:, -1:] - known_t[:, :1]).sign()  # rows may descend
     left = torch.searchsorted((known_t * way).contiguous(), (t * way).contiguous(), right=True) - 1
     left = left.clamp(0, known_t.shape[1] - 2)
@@ -219,8 +122,8 @@ def _between(known_t: Tensor, known: Tensor, t: Tensor) -> tuple[Tensor, Tensor,
     part = ((t - start) / torch.where(end == start, 1.0, end - start))[..., None]
     wide = left[..., None].expand(-1, -1, known.shape[-1])
     line = torch.lerp(known.gather(1, wide), known.gather(1, wide + 1), part)
-    one, other = inside.gather(1, left), inside.gather(1, left + 1)
-    return line, one & other, one | other
+    inside = known.amax(-1) < LABEL_EQUATIONS_OUTSIDE
+    return line, inside.gather(1, left) & inside.gather(1, left + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +144,6 @@ class RecursionCurve:
     squared: Tensor  # (N,) σ², so that ``‖x‖² = σ²/t²``
     recipe: SgdSteps  # the steps
     bias_trained: bool  # whether the head's bias takes part
-    last: list[Bracket] = field(default_factory=list, init=False, repr=False)  # at most one
 
     @classmethod
     def of(
@@ -255,24 +157,22 @@ class RecursionCurve:
         return solve_along(self, t, self.pseudo.labels(t)[0]), t.abs()
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return what rounding leaves in the labels (N, S, C) at the scalars (N, S).
-
-        On a narrow bracket the logarithms of these errors are straight between three scalars.
-        """
-        points = t.shape[1]
-        if points < 2 * LABEL_EQUATIONS_FEWEST or not narrow(t):
-            return self._errors(t, y)
-        three = torch.tensor([0, points // 2, points - 1], device=t.device)
-        known = self._errors(t[:, three], y[:, three]).clamp_min(self.pseudo.tiny).log()
-        at = torch.arange(points, device=t.device)
-        left = (at >= three[1]).long()
-        begin, end = t[:, three[left]], t[:, three[left + 1]]
-        part = ((t - begin) / (end - begin)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
-        found = torch.lerp(known[:, left], known[:, left + 1], part[..., None]).exp()
-        outside = (y.amax(-1) >= LABEL_EQUATIONS_OUTSIDE).any(-1).nonzero()[:, 0]
-        if len(outside):
-            found[outside] = self.take(outside)._errors(t[outside], y[outside])
-        return found
+        """Return what rounding of the update and of every step leaves in the label."""
+        each = max(t[:1].numel() * y.shape[-1] ** 2, 1)
+        everyone, found = torch.arange(len(t), device=t.device), []
+        for some in torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1)):
+            row, at, label = some.repeat_interleave(t.shape[1]), t[some], y[some]
+            outside = (label.amax(-1) >= LABEL_EQUATIONS_OUTSIDE)[..., None]
+            inside = torch.where(outside, 1 / y.shape[-1], label)
+            run = self.take(row).run(at.reshape(-1), inside.reshape(-1, y.shape[-1]))
+            back = torch.linalg.inv_ex(run.slope).inverse.abs().nan_to_num(torch.inf)
+            mine = self.pseudo.take_each(some)
+            delta = (at[..., None] * mine.u[:, None]).abs()
+            most, curved = run.p_most.reshape(label.shape), run.p_curved.reshape(label.shape)
+            own = mine.rounding_of(at, delta, most, curved)
+            carried = (back.reshape(*label.shape, y.shape[-1]) @ own[..., None])[..., 0]
+            found.append(carried.masked_fill(outside, self.pseudo.relative))
+        return torch.cat(found)
 
     @property
     def points_at_once(self) -> int:
@@ -343,24 +243,6 @@ class RecursionCurve:
         total = self.recipe.total
         weighed = zip(steps, self.recipe.weights, strict=True)
         return torch.stack([step * (weight / total) for step, weight in weighed]).sum(0)
-
-    def _errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return what rounding of the update and of every step leaves in the label."""
-        each = max(t[:1].numel() * y.shape[-1] ** 2, 1)
-        everyone, found = torch.arange(len(t), device=t.device), []
-        for some in torch.split(everyone, max(ENTRIES_AT_ONCE // each, 1)):
-            row, at, label = some.repeat_interleave(t.shape[1]), t[some], y[some]
-            outside = (label.amax(-1) >= LABEL_EQUATIONS_OUTSIDE)[..., None]
-            inside = torch.where(outside, 1 / y.shape[-1], label)
-            run = self.take(row).run(at.reshape(-1), inside.reshape(-1, y.shape[-1]))
-            back = torch.linalg.inv_ex(run.slope).inverse.abs().nan_to_num(torch.inf)
-            mine = self.pseudo.take_each(some)
-            delta = (at[..., None] * mine.u[:, None]).abs()
-            most, curved = run.p_most.reshape(label.shape), run.p_curved.reshape(label.shape)
-            own = mine.rounding_of(at, delta, most, curved)
-            carried = (back.reshape(*label.shape, y.shape[-1]) @ own[..., None])[..., 0]
-            found.append(carried.masked_fill(outside, self.pseudo.relative))
-        return torch.cat(found)
 
 
 def trains_head_alone(subject: Subject, share: GradientShare) -> bool:

@@ -62,24 +62,6 @@ def test_steps_in_place_are_the_same_steps(momentum, nesterov):
         torch.testing.assert_close(there, moved)
 
 
-def test_labels_within_a_bracket_do_not_depend_on_what_was_solved_before(probing):
-    taken = sample(data.Mixup(), 5)
-    client = sl.Client(lr=0.01, steps=5, momentum=0.9, weight_decay=5e-4)
-    subject, recipe = sl.Subject.of(probing, (3, 32, 32)), SgdSteps.of(client.training)
-    mean = mean_gradient(subject, client.share(probing, taken.x, taken.y), recipe)
-    factors = factor(subject.head, [mean])
-    pseudo = PseudoLabels.of(subject.head, factors)
-    curve = RecursionCurve(pseudo, factors.sigma.square(), recipe, False)
-    middle = recovered(probing, client.share(probing, taken.x, taken.y)).scalar
-    for width in (0.02, 1e-3, 1e-6):  # the same curve remembers, the other begins anew
-        t = middle * torch.linspace(1 - width / 2, 1 + width / 2, 33, dtype=torch.double)[None]
-        for some in (t, t.flip(1)):
-            new = RecursionCurve(pseudo, factors.sigma.square(), recipe, False)
-            torch.testing.assert_close(
-                curve.labels(some)[0], new.labels(some)[0], atol=1e-9, rtol=0
-            )
-
-
 @pytest.mark.parametrize("settings", ["lr=0.02,steps=4", "lr=0.01,steps=3,momentum=0.9"])
 @pytest.mark.parametrize("bias_trained", [False, True])
 def test_the_derivative_by_the_label_is_that_of_the_recursion(probing, settings, bias_trained):

@@ -27,6 +27,7 @@ from softleak.inversion.texts.embeddings import (
     read_words,
     text_plan,
 )
+from softleak.inversion.texts.language import last_token, whole_text
 from softleak.inversion.texts.span import (
     FROM_SPAN,
     SPAN_EXPLAINED,
@@ -124,7 +125,17 @@ FROM_WORDS = "the gradient of the word embeddings"
 
 
 def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None) -> Text | NoWay:
-    """Return the text behind a share, with the certainty of each word; or why there is none.
+    """Return the text behind a share; that of a language model to its last token.
+
+    The arguments are those of ``read_used``.
+    """
+    found = read_used(subject, share, recovery)
+    whole = isinstance(found, Text) and subject.head.each_token and None not in found.tokens
+    return whole_text(subject, share, found) if whole else found
+
+
+def read_used(subject: Subject, share: GradientShare, recovery: Recovery | None) -> Text | NoWay:
+    """Return the tokens with a gradient behind a share, with the certainty of each word; or why there is none.
 
     Args:
         subject: the model; its inputs are sequences of tokens.
@@ -194,11 +205,13 @@ def _by_span(
     possible = words or range(layer.spec.tokens.below or 0)
     if words and not layer.ordered:
         return _bag(tuple(words), "a word enters the first layer alike at every place")
-    nearest = nearest_tokens(layer, share, possible, length)
+    nearest = nearest_tokens(layer, share, possible, length if layer.ordered else 1)
     if nearest is None:
         return None
     if not layer.ordered:
         return read_unordered(nearest)
+    if subject.head.each_token:
+        return read_span(nearest, lambda ids: _language_misfit(subject, layer, share, ids), words)
     label = None if recovery is None else recovery.label
     if label is None:
         return read_span(nearest, None, words)
@@ -207,6 +220,15 @@ def _by_span(
         lambda ids: relative_misfit(subject.model, share, filled(layer.spec, ids), label),
         words,
     )
+
+
+def _language_misfit(
+    subject: Subject, layer: FirstLayer, share: GradientShare, stem: Tensor
+) -> float:
+    """Return what a language model's text leaves of a share, with the last token that fits best."""
+    last, _ = last_token(subject, share, stem.tolist())
+    ids = torch.cat([stem, stem.new_tensor([last])])
+    return relative_misfit(subject.model, share, filled(layer.spec, ids), None)
 
 
 def _reason(plan: TextPlan, share: GradientShare) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.errors import ModelError
-from softleak.core.forward import forward_one, random_input, run_batch, watched
+from softleak.core.forward import CLASSES, TOKENS, forward_one, random_input, run_batch, watched
 from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -168,7 +168,7 @@ def _inputs(model: nn.Module, x: Inputs) -> dict[str, Tensor]:
         and any(p.ndim == 2 for p in module.parameters(recurse=False))
     }
     with watched(readers, before=look), torch.enable_grad():
-        forward_one(model, x)
+        forward_one(model, x, (CLASSES, TOKENS))
     return seen
 
 

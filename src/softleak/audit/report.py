@@ -493,8 +493,9 @@ class AuditReport:
 
     @property
     def alone(self) -> bool:
-        """Return whether it was attacked as the gradient of one sample, which signs are not."""
-        return not self.several and not self.composition.signs
+        """Return whether the label of one sample was attacked, which signs do not have."""
+        text = self.label.recovery.status is Status.OWN_LABEL
+        return not (self.several or self.composition.signs or text)
 
     @property
     def why(self) -> str:

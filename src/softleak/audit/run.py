@@ -123,7 +123,8 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
     parameters = subject.parameters
     share = aligned(share, subject.model)
     share.check_shapes(parameters)
-    head_gradients(subject.head, [share])
+    if not subject.head.each_token:  # whose table may be its head
+        head_gradients(subject.head, [share])
     # Two checkpoints have running statistics as well, whose difference is no gradient.
     share = share.without(*(share.keys() - parameters.keys()))
     share.check_finite()
@@ -202,12 +203,15 @@ def _report(
     """Return the report of one share. The truth is read here, after the answer."""
     recovery, truth = label.recovery, named.truth
     gradient = as_gradient(subject, named.share)
-    composition = _composition(subject, named.share, gradient, recovery, options)
+    labelled = not subject.head.each_token  # the labels of a language model are its text
+    composition = (
+        _composition(subject, named.share, gradient, recovery, options) if labelled else UNREAD
+    )
     one_step = is_one_step(named.share.made_by, recovery)
     share, followed = _followed(subject, gradient, recovery, options)
     samples = NO_SAMPLES
     if one_step:
-        if mixes(recovery, composition):
+        if labelled and mixes(recovery, composition):
             samples = read_samples(subject, gradient, composition, options)
         found = _input(subject, share, followed, composition, samples, options)
         samples = samples.with_inputs(found)
@@ -223,7 +227,7 @@ def _report(
         None if truth is None else truth.score(recovery, found, options.normalisation),
         named.fingerprint,
         composition,
-        tuple(_notes(subject, gradient, recovery)),
+        tuple(_notes(subject, gradient, recovery)) if labelled else (),
         options.tokens,
         samples,
     )
@@ -244,7 +248,7 @@ def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[st
     the share, or where it is not that of a softmax cross-entropy at these weights.
     """
     broken = {one.topic for one in recovery.fit.contradicted} - {Topic.NOISE, Topic.SCALE}
-    none = recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE)
+    none = recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE, Status.OWN_LABEL)
     if none or broken or not isinstance(recovery.loss, CrossEntropy):
         return None
     unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)

@@ -69,7 +69,8 @@ class AuditOptions:
     """The name of the last linear layer, if it cannot be detected."""
     loss: Annotated[LossName | None, _known()] = None
     """What the client minimised: softmax cross-entropy, binary cross-entropy of several labels or
-    of one output, or the squared error. Without this option the numbers decide between them."""
+    of one output, the squared error, or the cross-entropy of the next token of a text. Without this
+    option the model and the numbers decide between them."""
     samples: Annotated[int | None, _known(min=1, metavar="N")] = None
     """The update is one step on the mean loss of N samples. The samples of each class are then
     counted."""

@@ -163,8 +163,9 @@ class Client(LocalTraining):
     sends ``before − after``: ``Client(lr=0.01, steps=5, momentum=0.9)``.
 
     Attributes:
-        loss: what the client minimises: "ce", "bce", "mse", "next-token", a ``Loss``, or a function of logits
-            (B, C) and soft labels (B, C) that averages over the batch, as those of torch do.
+        loss: what the client minimises: "ce", "bce", "mse", "next-token", a ``Loss``, or a
+            function of logits (B, C) and soft labels (B, C) that averages over the batch, as those
+            of torch do.
     """
 
     loss: Loss | Minimised | str = CROSS_ENTROPY

@@ -22,7 +22,6 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.results import Certainty, Place, Text
 from softleak.inversion.texts.span import (
-    SPAN_INSIDE,
     SPAN_WORSE,
     FirstLayer,
     distances,
@@ -35,7 +34,8 @@ from softleak.inversion.texts.span import (
 from softleak.numerics.least_squares import TINY
 from softleak.resimulation import Resimulation, exact_copy, resimulate_texts
 
-NEXT_INSIDE = 4e-4  # the relative distance from the second span up to which a prefix is inside
+NEXT_INSIDE = 2e-4  # the relative distance from the second span up to which a prefix is inside
+NEXT_ROUNDINGS = 20.0  # of the layer's gradient, if they exceed that
 MOST_PREFIXES = 16  # that are extended at a time, the nearest first
 LAST_TENSORS = 2  # from which the last token is read: those nearest to the logits
 LAST_EXPLAINED = 1e-2  # the part of these that the last token may leave
@@ -45,8 +45,10 @@ def whole_text(subject: Subject, share: GradientShare, found: Text) -> Text:
     """Return the text of which ``found`` tells what stands before its last token."""
     spec = subject.input_shape
     assert isinstance(spec, InputSpec)
-    own = Stem(found.tokens, found.certain)
-    stems = [own] if found.places else in_order(subject, share, found.words)
+    known = tuple(token for token in found.tokens if token is not None)
+    if len(known) < len(found.tokens):
+        return found
+    stems = [Stem(known, found.certain)] if known else in_order(subject, share, found.words)
     read = []
     for stem in stems:
         token, clear = last_token(subject, share, stem.tokens)
@@ -65,9 +67,10 @@ def whole_text(subject: Subject, share: GradientShare, found: Text) -> Text:
         one if one and one.certainty is Certainty.CERTAIN else Place(i, stem.tokens[i], sure)
         for i, one in enumerate((*held, None))
     ]
-    known = {p.token for p in places if p.certainty is Certainty.CERTAIN and p.token is not None}
+    sure_ones = (p.token for p in places if p.certainty is Certainty.CERTAIN)
+    words = {*found.words, *(token for token in sure_ones if token is not None)}
     message = f"{found.message}; {_said(fit)}" if found.places else _said(fit)
-    return Text(tuple(places), tuple(sorted({*found.words, *known})), True, found.method, message)
+    return Text(tuple(places), tuple(sorted(words)), True, found.method, message)
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,16 @@ def in_order(subject: Subject, share: GradientShare, words: Sequence[int]) -> li
         return []
     if not words:
         nearest = nearest_tokens(first, share, range(first.spec.tokens.below or 0), 1)
-        inside = nearest is not None and nearest.distance[:, 0] <= SPAN_INSIDE
-        words = nearest.tokens[inside, 0].tolist() if nearest is not None else ()
+        words = () if nearest is None else nearest.inside(0)
+    inside = max(NEXT_INSIDE, NEXT_ROUNDINGS * layer.rounding(share))
     options, done = torch.tensor(words, dtype=torch.long), list[Stem]()
     open_ = [Stem((), True)] if len(options) else []
     while open_ and len(open_[0].tokens) < basis.shape[1]:
         longer: list[Stem] = []
         for stem in open_:
             far = _far(layer, basis, stem.tokens, options)
-            near = far <= NEXT_INSIDE
-            clear = stem.clear and not bool((far[~near] <= SPAN_WORSE * NEXT_INSIDE).any())
+            near = far <= inside
+            clear = stem.clear and not bool((far[~near] <= SPAN_WORSE * inside).any())
             longer += [Stem((*stem.tokens, w), clear) for w in options[near].tolist()]
             done += [] if bool(near.any()) else [stem]
         crowded = len(longer) > MOST_PREFIXES
@@ -141,7 +144,7 @@ def last_token(subject: Subject, share: GradientShare, stem: Sequence[int]) -> t
         eye = torch.eye(len(hidden), dtype=hidden.dtype)
         slopes = torch.autograd.grad(hidden, thetas, eye, is_grads_batched=True)
     J = torch.cat([one.flatten(1) for one in slopes], 1)  # (d, K)
-    W = model.get_submodule(head.name).weight.detach()
+    W = dict(model.named_parameters(remove_duplicate=False))[head.weight_name].detach()
     sent = torch.cat([share[name].double().flatten() for name in chosen])
     along = start @ sent - W @ (J @ sent)
     moved = W @ (J @ start)

@@ -29,6 +29,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "batches": ("batches",),
     "matching": ("matching",),
     "defenses": ("defenses",),
+    "bounds": ("bounds",),
     "audit": ("audit",),
     "present": ("present",),
     "guard": ("guard",),
@@ -46,6 +47,7 @@ ASKS_FOR_WORDS = {
     ("core.results", "present.sentences"),
     ("core.fit", "present.fit"),
     ("core.knowledge", "present.fit"),
+    ("bounds.hidden", "present.bounds"),
 }
 
 

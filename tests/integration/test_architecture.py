@@ -36,7 +36,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "endings": ("cli.exits",),
     "paper": ("paper",),
     "cli": ("cli",),
-    "root": ("__init__", "__main__"),
+    "root": ("__init__", "__main__", "pytest_plugin"),
     "old paths": ("integrations",),
 }  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)}

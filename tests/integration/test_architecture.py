@@ -29,13 +29,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "batches": ("batches",),
     "matching": ("matching",),
     "defenses": ("defenses",),
+    "bounds": ("bounds",),
     "audit": ("audit",),
     "present": ("present",),
     "guard": ("guard",),
     "endings": ("cli.exits",),
     "paper": ("paper",),
     "cli": ("cli",),
-    "root": ("__init__", "__main__"),
+    "root": ("__init__", "__main__", "pytest_plugin"),
     "old paths": ("integrations",),
 }  # fmt: skip
 RANK = {room: rank for rank, room in enumerate(ROOMS)}
@@ -46,6 +47,7 @@ ASKS_FOR_WORDS = {
     ("core.results", "present.sentences"),
     ("core.fit", "present.fit"),
     ("core.knowledge", "present.fit"),
+    ("bounds.hidden", "present.bounds"),
 }
 
 

@@ -355,6 +355,17 @@ def states_in_brief(report: AuditReport) -> str:
     )
 
 
+def gate(report: AuditReport, stop: Sequence[Leak]) -> str:
+    """Return why a gate is closed: what leaked, and what is not known, of what must not leak."""
+    leaked = [leak.short for leak in stop if leak in report.leaks]
+    unknown = [leak.short for leak in stop if leak in report.unattacked]
+    parts = [
+        f"the {listed(leaked)} must not leak, and did" if leaked else "",
+        f"nothing is known of the {listed(unknown)}" if unknown else "",
+    ]
+    return f"{report.name}: {'; '.join(filter(None, parts))}. {headline(report)}"
+
+
 def _in_state(report: AuditReport, state: State) -> list[str]:
     """Return the kinds of leak of one share that are in a state."""
     return [leak.short for leak, own in report.states.items() if own is state]

@@ -34,7 +34,6 @@ from softleak.matching.tasks import (
     Noise,
     RandomLabel,
     RecoveredLabel,
-    Seen,
 )
 from softleak.paper.classic import PUBLISHED_NOISE, RowRatios, Vectorised
 from softleak.paper.data import (
@@ -109,7 +108,7 @@ def _idlg(target: AttackedNetwork, share: GradientShare) -> int | None:
     """Return the class as iDLG's code reads it, from the lowest row; None of a zero gradient."""
     if not share[target.head.weight_name].any():
         return None
-    found = HardLabel().start(Seen(target.head, share, None))
+    found = HardLabel().start(target.head, share, None)
     return None if found is None else int(found.value.argmax())
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
-from softleak.core.errors import ModelError, OptionError
+from softleak.core.errors import ModelError, OptionError, in_a_line
 from softleak.core.forward import forward_one, logits_of, recorded_inputs, watched
 from softleak.core.head import Head, float64_blocks, times_vector, vector_times
 
@@ -122,10 +122,9 @@ def compiled(
         try:
             return fast(*given)
         except TorchDynamoException as error:
-            reason = str(error).strip().splitlines()[0]
             raise OptionError(
-                f"gradient matching could not be compiled ({reason}); go without compiling, or "
-                "install a C++ compiler"
+                f"gradient matching could not be compiled ({in_a_line(error)}); go without "
+                "compiling, or install a C++ compiler"
             ) from error
 
     return run

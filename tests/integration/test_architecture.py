@@ -196,15 +196,3 @@ def test_docstrings_open_with_what_is_returned_or_done(path):
             assert not OPENINGS.match(ast.get_docstring(node) or ""), (
                 f"{path}:{node.body[0].lineno}"
             )
-
-
-READ = re.compile(
-    r"""\bin [\w.]*(message|reason|explanation)\b"""
-    r"""|(message|reason|phrase|said|words|why)\.(replace|partition|removeprefix|startswith)\("""
-)
-
-
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_no_sentence_is_read_or_edited(path):
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        assert not READ.search(line), f"{path}:{number} {line.strip()}"

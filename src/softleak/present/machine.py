@@ -94,7 +94,7 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
     defences = [
         {
             "name": response.name,
-            "setting": response.unit or None,
+            "setting": response.setting or None,
             "points": [_point(point) for point in response.points],
             "did_not_succeed_from": {leak.value: s for leak, s in response.stops.items()},
             "left_there": {leak.value: asdict(u) for leak, u in response.left.items()},

@@ -168,7 +168,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
     """Return what was proved of the label."""
     recovery, proved = report.label.recovery, report.label.proved
     if report.refuted:
-        return f"{VOID}. {contradiction(report).removesuffix('.')}"
+        return f"{VOID}. {contradiction(report)}"
     if report.samples.attacked:
         return samples_words(report.samples)
     if proved == "UNIQUE" and recovery.label is not None:

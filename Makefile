@@ -8,7 +8,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dis
 DATA ?=
 WEIGHTS ?=
 
-.PHONY: audit flower nvflare check test pythons test-all lint browser bench accuracy inversion clean
+.PHONY: audit flower nvflare check docs test pythons test-all lint browser bench accuracy inversion clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ test: $(INSTALLED) lint browser  ## lint, types, and every test that is not slow
 	$(PYTEST) -m "not slow"
 	$(BIN)/python -m tools.machines
 	$(BIN)/python -m tools.pythons
+
+docs: $(INSTALLED)  ## the site of the documentation, in site/, strictly and without network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 pythons: $(INSTALLED)  ## the other Pythons, with torch fetched for them however large it is
 	$(BIN)/python -m tools.pythons --install

@@ -334,19 +334,6 @@ class TotalVariation:
         return self.weight * sum((x.diff(dim=a).abs().mean() for a in axes), x.new_zeros(()))
 
 
-@dataclass(frozen=True)
-class Box:
-    """The mean square of the distance by which entries lie outside an interval."""
-
-    low: Tensor | float  # the lower end: a number, or a tensor that broadcasts
-    high: Tensor | float  # the upper end, likewise
-    weight: float = 1.0  # the factor of the penalty
-
-    def __call__(self, x: Tensor) -> Tensor:
-        below, above = (self.low - x).clamp_min(0), (x - self.high).clamp_min(0)
-        return self.weight * (below.square() + above.square()).mean()
-
-
 Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 

@@ -15,6 +15,7 @@ from softleak.core.errors import OptionError, SoftleakError
 from softleak.core.vocabulary import LOSS_NAMES, ROUNDOFF, DefenceGroup, UpdateKind
 
 NumberFormat = Enum("NumberFormat", {name: name for name in ROUNDOFF}, type=str)  # type: ignore[misc]
+OutputFormat = Enum("OutputFormat", {n: n for n in ("table", "json", "github")}, type=str)  # type: ignore[misc]
 LossName = Enum("LossName", {name: name for name in LOSS_NAMES}, type=str)  # type: ignore[misc]
 
 _subject = partial(Option, rich_help_panel="What to audit")
@@ -122,7 +123,9 @@ class AuditOptions:
     sarif: Annotated[Path | None, _answer(metavar="FILE")] = None
     """Also write the findings as SARIF 2.1.0, for code scanning."""
     as_json: Annotated[bool, _answer("--json")] = False
-    """Print the answer as JSON instead of a table."""
+    """Print the answer as JSON instead of a table: short for --format json."""
+    format: Annotated[OutputFormat, _answer()] = OutputFormat["table"]
+    """What is printed: a table, the whole answer as JSON, or remarks for a GitHub workflow."""
     fail_on: Annotated[
         list[Leak] | None, _answer(parser=_leak, metavar="|".join(leak.value for leak in Leak))
     ] = None
@@ -155,6 +158,11 @@ class Request(AuditOptions):
     def leaks_to_fail_on(self) -> frozenset[Leak]:
         """Return what --fail-on names."""
         return frozenset(self.fail_on or ())
+
+    @property
+    def printed(self) -> str:
+        """Return how the answer is printed."""
+        return "json" if self.as_json else self.format.value
 
     @property
     def of_the_sample(self) -> bool:

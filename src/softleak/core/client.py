@@ -271,6 +271,14 @@ def capture(
     return Client(loss=loss).share(model, x, y)
 
 
+def as_batch(model: nn.Module, x: ArrayLike, y: ArrayLike, loss: Loss) -> tuple[Inputs, Tensor]:
+    """Return the inputs (B, …) and labels (B, C) that ``Client.share`` makes of its arguments."""
+    with torch.no_grad():
+        given = _inputs(model, x), _tensor(y, "the label", LabelError)
+        _, labels, batched = _forward(model, *given, loss)
+    return batched, labels
+
+
 def _forward(model: nn.Module, x: Inputs, y: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Inputs]:
     """Return logits (B, C), labels (B, C) and the inputs as a batch; of texts (B, L, V), (B, L)."""
     if isinstance(loss, NextToken):

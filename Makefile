@@ -8,7 +8,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dis
 DATA ?=
 WEIGHTS ?=
 
-.PHONY: audit flower nvflare test pythons test-all lint browser bench accuracy inversion clean
+.PHONY: audit flower nvflare check docs test pythons test-all lint browser bench accuracy inversion clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,10 +27,16 @@ nvflare: $(INSTALLED)  ## a federation in NVIDIA FLARE's simulator, without the 
 browser: $(INSTALLED)  ## a Chromium to test the page in, fetched if there is none
 	$(BIN)/python -m tools.browser
 
+check: $(INSTALLED) lint  ## the inner loop: lint, types, the shape of the house, labels
+	$(PYTEST) -m "not slow" tests/unit/labels tests/unit/report tests/integration/test_architecture.py tests/integration/test_plain_words.py
+
 test: $(INSTALLED) lint browser  ## lint, types, and every test that is not slow, the numerical ones as other machines round
 	$(PYTEST) -m "not slow"
 	$(BIN)/python -m tools.machines
 	$(BIN)/python -m tools.pythons
+
+docs: $(INSTALLED)  ## the site of the documentation, in site/, strictly and without network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 pythons: $(INSTALLED)  ## the other Pythons, with torch fetched for them however large it is
 	$(BIN)/python -m tools.pythons --install

@@ -35,7 +35,7 @@ from softleak.paper.networks import (
     Network,
     Shelf,
 )
-from softleak.paper.tables import inverter, mean_image
+from softleak.paper.tables import inverse
 
 COLUMNS = (
     "network", "labels", "mean dB", "median", "worst", "SSIM", "honest", "rosy", "bits", "failed",
@@ -114,9 +114,9 @@ def measure(cell: Cell, shelf: Shelf, samples: int) -> list[Scored]:
         samples: the number of samples.
     """
     target = AttackedNetwork.of(cell.network, shelf, everything=True)
-    inverse, nothing = inverter(target), mean_image(target).double()
+    nothing = target.mean_image.double()
     drawn = (target.sample(cell.kind.augmentation, number) for number in range(samples))
-    return [_score(sample, inverse(target.share(sample))[1], nothing) for sample in drawn]
+    return [_score(sample, inverse(target, target.share(sample))[1], nothing) for sample in drawn]
 
 
 def _score(sample: data.Sample, inversion: sl.Inversion | None, nothing: Tensor) -> Scored:

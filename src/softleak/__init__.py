@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from softleak.audit.report import AuditReport
     from softleak.audit.run import audit
     from softleak.batches.recover import recover_batch
+    from softleak.bounds.hidden import HiddenProof, prove_hidden
     from softleak.core.client import Client, capture
     from softleak.core.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
     from softleak.core.fit import Fit
@@ -38,16 +39,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "L2", "AnyLabel", "AuditReport", "BatchRecovery", "Candidate", "Chain", "Client", "Cosine",
-    "Evidence", "Family", "Fit", "GradientShare", "Head", "InputPart", "InputSpec", "Inversion",
-    "Knowledge", "Mixed", "OneHot", "Reconstruction", "Recovery", "Smoothed", "SmoothedMixed",
-    "SoftleakError", "Status", "Subject", "__version__", "audit", "capture", "invert", "probe",
-    "reconstruct", "reconstruct_many", "recover_batch", "recover_label", "recover_labels",
+    "Evidence", "Family", "Fit", "GradientShare", "Head", "HiddenProof", "InputPart",
+    "InputSpec", "Inversion", "Knowledge", "Mixed", "OneHot", "Reconstruction", "Recovery",
+    "Smoothed", "SmoothedMixed", "SoftleakError", "Status", "Subject", "__version__", "audit",
+    "capture", "invert", "probe", "prove_hidden", "reconstruct", "reconstruct_many",
+    "recover_batch", "recover_label", "recover_labels",
 ]  # fmt: skip
 
 _NAMES_BY_MODULE = {
     "audit.report": ("AuditReport",),
     "audit.run": ("audit",),
     "batches.recover": ("recover_batch",),
+    "bounds.hidden": ("HiddenProof", "prove_hidden"),
     "core.client": ("Client", "capture"),
     "core.families": ("AnyLabel", "Family", "Mixed", "OneHot", "Smoothed", "SmoothedMixed"),
     "core.fit": ("Fit",),

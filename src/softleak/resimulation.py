@@ -26,8 +26,10 @@ from torch import Tensor, nn
 from softleak.core.client import Client
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.input_spec import Inputs
+from softleak.core.loss import NextToken
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.numerics.least_squares import TINY
 
 Gradients = Mapping[str, Tensor]
 
@@ -49,19 +51,24 @@ def exact_copy(subject: Subject) -> nn.Module:
 
 
 def simulated(
-    model: nn.Module, inputs: Inputs, labels: Tensor, share: GradientShare, scale: float = 1.0
-) -> Gradients:
+    model: nn.Module, inputs: Inputs, labels: Tensor | None, share: GradientShare,
+    scale: float = 1.0,
+) -> Gradients:  # fmt: skip
     """Run the client on an answer; return, in float64, the gradients that the share holds too.
 
-    Labels (B, C) or (C,) are brought into the simplex first.
+    Labels (B, C) or (C,) are brought into the simplex first. Without any, the client predicts the
+    next token of every text.
     """
+    if labels is None:
+        sent = Client(loss=NextToken()).share(model, inputs)
+        return {n: g.double() * scale for n, g in sent.items() if n in share}
     y = labels.detach().clamp_min(0)
     sent = Client().share(model, inputs, y / y.sum(-1, keepdim=True))
     return {n: g.double() * scale for n, g in sent.items() if n in share}
 
 
 def relative_misfit(
-    model: nn.Module, share: GradientShare, inputs: Inputs, labels: Tensor
+    model: nn.Module, share: GradientShare, inputs: Inputs, labels: Tensor | None
 ) -> float:
     """Return what an answer leaves of a share as a whole, relative to its size, at any scale.
 
@@ -211,6 +218,25 @@ def resimulate(
     except SoftleakError as error:
         return Resimulation(problem=str(error))
     return best
+
+
+def resimulate_texts(subject: Subject, share: GradientShare, inputs: Inputs) -> Resimulation:
+    """Compare every gradient of a share, at any scale, with that of predicting texts (B, L).
+
+    Tokens cannot be moved by a rounding, so the unit is what one run in the client's precision is
+    off.
+    """
+    try:
+        own, exact = subject.once(own_copy), subject.once(exact_copy)
+        truth, run = (simulated(model, inputs, None, share) for model in (exact, own))
+    except SoftleakError as error:
+        return Resimulation(problem=str(error))
+    size = sum(float(g.square().sum()) for g in truth.values())
+    scale = sum(float((share[n].double() * g).sum()) for n, g in truth.items()) / max(size, TINY)
+    truth, run = ({n: g * scale for n, g in made.items()} for made in (truth, run))
+    sizes = run_sizes(share, truth, run)
+    units = {name: _unit(name, [one], share, own) for name, one in sizes.items()}
+    return min((_fits(one, units) for one in (run_sizes(share, truth, truth), sizes)), key=_worst)
 
 
 def _unit(name: str, runs: list[RunSizes], share: GradientShare, own: nn.Module) -> float:

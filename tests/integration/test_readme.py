@@ -45,3 +45,21 @@ def test_modules_named_by_the_architecture_exist():
     for path in named:
         at = ROOT if path.startswith("tests/") else source
         assert (at / path).exists(), path
+
+
+def test_modules_in_the_picture_of_the_architecture_exist_in_their_rooms():
+    source = ROOT / "src" / "softleak"
+    room, seen = source, []
+    for kind, text in re.findall(
+        r'class="(title|mono)"[^>]*>([^<]+)<', (ROOT / "docs" / "architecture.svg").read_text()
+    ):
+        if kind == "title":
+            named = re.match(r"(\w+)/", text)
+            room = source / named[1] if named else source
+            assert room.is_dir(), text
+            seen.append(room.name)
+        else:
+            for name in re.findall(r"[\w/]+(?:\.py|/)", text):
+                assert (room / name).exists(), f"{room.name}: {name}"
+    rooms = {path.parent.name for path in source.glob("*/__init__.py")}
+    assert rooms - {"core", "numerics", "integrations"} <= set(seen)

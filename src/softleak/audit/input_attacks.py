@@ -79,7 +79,7 @@ def invert_embedded(
     if isinstance(subject.input_shape, InputSpec):
         text = read_text(subject, share, recovery)
         told = text_finding(text)
-        several = recovery.status is Status.NOT_SINGLE
+        several = recovery.status in (Status.NOT_SINGLE, Status.OWN_LABEL)
         mixed = several and isinstance(text, Text) and not text.explained
         if mixed or not told.leaked:
             bag = read_bag(subject, sent, "the update mixes several texts, or was changed")
@@ -435,9 +435,11 @@ def recover_input(
     reason and nothing else. Weight decay is undone first, in every way it may have been applied.
     """
     start = time.perf_counter()
-    factors = factor(subject.head, [share])
-    faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
-    shares = [tried for tried, _ in without_decay(subject, share, sums=faint)] or [share]
+    shares = [share]
+    if not subject.head.each_token:
+        factors = factor(subject.head, shares)
+        faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
+        shares = [tried for tried, _ in without_decay(subject, share, sums=faint)] or shares
     best: InputFinding | None = None
     ended: list[Attempt] = []
     for attack in INPUT_ATTACKS:

@@ -20,6 +20,7 @@ from torch import Tensor
 from softleak.audit.leaks import Leak
 from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
+from softleak.core.errors import LeakFound
 from softleak.core.fit import Fit
 from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
@@ -493,8 +494,9 @@ class AuditReport:
 
     @property
     def alone(self) -> bool:
-        """Return whether it was attacked as the gradient of one sample, which signs are not."""
-        return not self.several and not self.composition.signs
+        """Return whether the label of one sample was attacked, which signs do not have."""
+        text = self.label.recovery.status is Status.OWN_LABEL
+        return not (self.several or self.composition.signs or text)
 
     @property
     def why(self) -> str:
@@ -577,6 +579,17 @@ class AuditReport:
     def seconds(self) -> float:
         """Return how long the attacks took."""
         return self.label.seconds + self.input.seconds + self.samples.seconds
+
+    def raise_for(self, *stop: Leak | str) -> None:
+        """Raise ``LeakFound`` if one of these leaks, "label" for example, or was not attacked.
+
+        Without a name every kind of leak counts.
+        """
+        from softleak.present.words import gate  # above this layer, where words are made
+
+        kinds = [Leak.named(kind) if isinstance(kind, str) else kind for kind in stop or Leak]
+        if (self.leaks | self.unattacked) & frozenset(kinds):
+            raise LeakFound(gate(self, kinds))
 
     def __str__(self) -> str:
         """Return the verdict in a few lines."""

@@ -9,10 +9,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,13 +59,14 @@ from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision, UpdateKind
 from softleak.io.formats import Content, fingerprint
 from softleak.io.untrusted import shown
-from softleak.io.weights import aligned, own_weights
+from softleak.io.weights import aligned, copy_weights, own_weights
 from softleak.labels.curve import LARGEST, PseudoLabels, spread
 from softleak.labels.fit import noise_is_absent
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.recover import recover
 
 Progress = Callable[[str], None]
+Weights = Mapping[str, Tensor] | str | os.PathLike[str]  # a ``state_dict``, or a file of one
 LARGEST_ENTRY = 1e9  # of a gradient: features of a network are not larger
 # What tells weights and weight decay from gradients.
 DIAGNOSIS_NEAR_WEIGHTS = 0.5
@@ -84,8 +86,11 @@ class NamedShare:
 
 def audit(
     model: nn.Module,
-    share: GradientShare,
+    share: GradientShare | None = None,
     *,
+    before: Weights | None = None,
+    after: Weights | None = None,
+    lr: float | None = None,
     options: Options | None = None,
     truth: Truth | None = None,
     input_shape: Layout | None = None,
@@ -96,7 +101,11 @@ def audit(
 
     Args:
         model: the classifier, in the mode the client used.
-        share: what the client sent.
+        share: what the client sent, as a gradient.
+        before: instead of a share, the weights before one step of SGD: a ``state_dict`` or a file.
+            Without it the step began at the weights of ``model``.
+        after: the weights after that step.
+        lr: the learning rate of that step; without it the scale of the update is unknown.
         options: what is asked for, and what is known beforehand.
         truth: the true label and input, if you have them. They are read after the answer, only to
             score it.
@@ -104,6 +113,15 @@ def audit(
         name: what the report calls the share.
         loss: what the client minimised: "ce", "bce", "mse" or a ``Loss``, beside the options.
     """
+    if share is None and after is not None:
+        model, share = _step_between(model, before, after, lr)
+        asked = Options() if options is None else options
+        options = replace(asked, knowledge=replace(asked.knowledge, is_gradient=True))
+    elif share is None or (before, after, lr) != (None, None, None):
+        raise ShareError(
+            "an audit needs one update: give a share, or the weights after a step (after=, with "
+            "before= and lr= if they are known)"
+        )
     options = options or Options()
     if loss is not None:
         known = replace(options.knowledge, loss=stated_loss(loss))
@@ -112,6 +130,25 @@ def audit(
     fitted = None if truth is None else truth.fitted(subject.head.classes, subject.input_shape)
     ready = NamedShare(name, prepared(subject, share, options), fitted)
     return next(audit_shares(subject, [ready], options))
+
+
+def _step_between(
+    model: nn.Module, before: Weights | None, after: Weights, lr: float | None
+) -> tuple[nn.Module, GradientShare]:
+    """Return the model at the weights before a step, and the update that the step sent."""
+    old, new = (None if one is None else _content(one) for one in (before, after))
+    if old is None:
+        old = Content(model.state_dict())
+    else:
+        model = copy_weights(deepcopy(model), old.tensors, "before")
+    return model, UpdateReading(lr=lr).between(old, cast(Content, new), model)
+
+
+def _content(weights: Weights) -> Content:
+    """Return the tensors of a ``state_dict``, or those of a file."""
+    return (
+        Content(dict(weights)) if isinstance(weights, Mapping) else tensor_files.load(Path(weights))
+    )
 
 
 def prepared(subject: Subject, share: GradientShare, options: Options) -> GradientShare:
@@ -123,7 +160,8 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
     parameters = subject.parameters
     share = aligned(share, subject.model)
     share.check_shapes(parameters)
-    head_gradients(subject.head, [share])
+    if not subject.head.each_token:  # whose table may be its head
+        head_gradients(subject.head, [share])
     # Two checkpoints have running statistics as well, whose difference is no gradient.
     share = share.without(*(share.keys() - parameters.keys()))
     share.check_finite()
@@ -202,12 +240,15 @@ def _report(
     """Return the report of one share. The truth is read here, after the answer."""
     recovery, truth = label.recovery, named.truth
     gradient = as_gradient(subject, named.share)
-    composition = _composition(subject, named.share, gradient, recovery, options)
+    labelled = not subject.head.each_token  # the labels of a language model are its text
+    composition = (
+        _composition(subject, named.share, gradient, recovery, options) if labelled else UNREAD
+    )
     one_step = is_one_step(named.share.made_by, recovery)
     share, followed = _followed(subject, gradient, recovery, options)
     samples = NO_SAMPLES
     if one_step:
-        if mixes(recovery, composition):
+        if labelled and mixes(recovery, composition):
             samples = read_samples(subject, gradient, composition, options)
         found = _input(subject, share, followed, composition, samples, options)
         samples = samples.with_inputs(found)
@@ -223,7 +264,7 @@ def _report(
         None if truth is None else truth.score(recovery, found, options.normalisation),
         named.fingerprint,
         composition,
-        tuple(_notes(subject, gradient, recovery)),
+        tuple(_notes(subject, gradient, recovery)) if labelled else (),
         options.tokens,
         samples,
     )
@@ -244,7 +285,7 @@ def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[st
     the share, or where it is not that of a softmax cross-entropy at these weights.
     """
     broken = {one.topic for one in recovery.fit.contradicted} - {Topic.NOISE, Topic.SCALE}
-    none = recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE)
+    none = recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE, Status.OWN_LABEL)
     if none or broken or not isinstance(recovery.loss, CrossEntropy):
         return None
     unscaled = share if recovery.scale == 1.0 else share.scaled(1 / recovery.scale)

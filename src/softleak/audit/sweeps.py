@@ -101,6 +101,7 @@ class Sweep:
     unit: str
     make: Callable[[float, int], Defense]
     settings: tuple[float, ...] = ()
+    terms: str = ""  # under which the unit is meant
 
     @property
     def every(self) -> tuple[float, ...]:
@@ -184,8 +185,8 @@ def _private(training: PrivateTraining, norm: float) -> Sweep:
     """Return DP-SGD with ε on the axis."""
     steps = "this update alone" if training.steps == 1 else f"{training.steps} steps"
     delta = written(training.delta, bare=True)
-    unit = f"ε (δ = {delta}, sampling rate {training.rate:g}, {steps})"
-    return Sweep("DP-SGD", unit, lambda s, seed: training.defense(s, norm, seed), EPSILONS)
+    terms = f"δ = {delta}, sampling rate {training.rate:g}, {steps}"
+    return Sweep("DP-SGD", "ε", lambda s, seed: training.defense(s, norm, seed), EPSILONS, terms)
 
 
 def _flare_sweeps(lr: float, model: nn.Module | None) -> list[Sweep]:
@@ -364,6 +365,12 @@ class Response:
     stops: Mapping[Leak, float]
     left: Mapping[Leak, Utility] = field(default_factory=dict)
     unclaimed: int = 0
+    terms: str = ""  # under which the unit is meant
+
+    @property
+    def setting(self) -> str:
+        """Return what the settings are, with the terms under which they are meant."""
+        return f"{self.unit} ({self.terms})" if self.terms else self.unit
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,10 @@ class ResponseCurve:
         if (end := stops.get(Leak.LABEL)) is not None:
             beyond = (point.unclaimed for point in from_end(points, end))
             unclaimed = max(self._unclaimed(end), *beyond)
-        return Response(self.sweep.name, self.sweep.unit, tuple(points), stops, left, unclaimed)
+        sweep = self.sweep
+        return Response(
+            sweep.name, sweep.unit, tuple(points), stops, left, unclaimed, sweep.terms
+        )  # fmt: skip
 
     def at(self, setting: float) -> Point:
         """Return how often each attack succeeds at one setting."""

@@ -64,7 +64,7 @@ from softleak.paper import data, models
 from softleak.paper.data import LARGEST_CLASS_COUNT, embedded
 from softleak.paper.sample import NORMALISATION, sample_shares
 from softleak.present.dossier import write_dossier
-from softleak.present.machine import as_data, write_json, write_junit, write_sarif
+from softleak.present.machine import as_data, github, write_json, write_junit, write_sarif
 from softleak.present.page import write_page
 from softleak.present.terminal import audit_table, closing_words, refusal_table, what_if_table
 
@@ -464,7 +464,7 @@ def carry_out(request: Request) -> None:
         with _progress() as step:
             found = run(request, step)
         _write(request, found)
-    _show(Console(stderr=request.as_json), found, request)
+    _show(Console(stderr=request.printed != "table"), found, request)
     raise typer.Exit(exit_code(found, request.leaks_to_fail_on))
 
 
@@ -507,8 +507,11 @@ def _show(console: Console, found: Audit, request: Request) -> None:
             "No attack recovered a label, feature or input, so there was nothing to try defences "
             "against."
         )
-    if request.as_json:
+    if request.printed == "json":
         sys.stdout.write(json.dumps(as_data(found), allow_nan=False) + "\n")
+        return
+    if request.printed == "github":
+        sys.stdout.write(github(found, request.leaks_to_fail_on))
         return
     console.print(audit_table(found))
     if found.refused:

@@ -15,6 +15,7 @@ from softleak.core.errors import OptionError, SoftleakError
 from softleak.core.vocabulary import LOSS_NAMES, ROUNDOFF, DefenceGroup, UpdateKind
 
 NumberFormat = Enum("NumberFormat", {name: name for name in ROUNDOFF}, type=str)  # type: ignore[misc]
+OutputFormat = Enum("OutputFormat", {n: n for n in ("table", "json", "github")}, type=str)  # type: ignore[misc]
 LossName = Enum("LossName", {name: name for name in LOSS_NAMES}, type=str)  # type: ignore[misc]
 
 _subject = partial(Option, rich_help_panel="What to audit")
@@ -69,7 +70,8 @@ class AuditOptions:
     """The name of the last linear layer, if it cannot be detected."""
     loss: Annotated[LossName | None, _known()] = None
     """What the client minimised: softmax cross-entropy, binary cross-entropy of several labels or
-    of one output, or the squared error. Without this option the numbers decide between them."""
+    of one output, the squared error, or the cross-entropy of the next token of a text. Without this
+    option the model and the numbers decide between them."""
     samples: Annotated[int | None, _known(min=1, metavar="N")] = None
     """The update is one step on the mean loss of N samples. The samples of each class are then
     counted."""
@@ -121,7 +123,9 @@ class AuditOptions:
     sarif: Annotated[Path | None, _answer(metavar="FILE")] = None
     """Also write the findings as SARIF 2.1.0, for code scanning."""
     as_json: Annotated[bool, _answer("--json")] = False
-    """Print the answer as JSON instead of a table."""
+    """Print the answer as JSON instead of a table: short for --format json."""
+    format: Annotated[OutputFormat, _answer()] = OutputFormat["table"]
+    """What is printed: a table, the whole answer as JSON, or remarks for a GitHub workflow."""
     fail_on: Annotated[
         list[Leak] | None, _answer(parser=_leak, metavar="|".join(leak.value for leak in Leak))
     ] = None
@@ -154,6 +158,11 @@ class Request(AuditOptions):
     def leaks_to_fail_on(self) -> frozenset[Leak]:
         """Return what --fail-on names."""
         return frozenset(self.fail_on or ())
+
+    @property
+    def printed(self) -> str:
+        """Return how the answer is printed."""
+        return "json" if self.as_json else self.format.value
 
     @property
     def of_the_sample(self) -> bool:

@@ -22,6 +22,7 @@ from softleak.core.errors import (
     SoftleakError,
 )
 from softleak.core.forward import (
+    TOKENS,
     batch_size,
     forward_one,
     gradients_of,
@@ -30,8 +31,8 @@ from softleak.core.forward import (
     tables_of,
     watched_tables,
 )
-from softleak.core.input_spec import Inputs, layout_of, pieces
-from softleak.core.loss import CROSS_ENTROPY, Loss, named_loss
+from softleak.core.input_spec import Inputs, assembled, layout_of, pieces
+from softleak.core.loss import CROSS_ENTROPY, IGNORED, Loss, NextToken, named_loss
 from softleak.core.share import GradientShare, LocalTraining, Unknown, read_settings
 from softleak.core.subject import Subject
 
@@ -162,8 +163,9 @@ class Client(LocalTraining):
     sends ``before − after``: ``Client(lr=0.01, steps=5, momentum=0.9)``.
 
     Attributes:
-        loss: what the client minimises: "ce", "bce", "mse", a ``Loss``, or a function of logits
-            (B, C) and soft labels (B, C) that averages over the batch, as those of torch do.
+        loss: what the client minimises: "ce", "bce", "mse", "next-token", a ``Loss``, or a
+            function of logits (B, C) and soft labels (B, C) that averages over the batch, as those
+            of torch do.
     """
 
     loss: Loss | Minimised | str = CROSS_ENTROPY
@@ -179,7 +181,7 @@ class Client(LocalTraining):
         loss = self.minimised
         return loss if isinstance(loss, Loss) else CROSS_ENTROPY
 
-    def share(self, model: nn.Module, x: ArrayLike, y: ArrayLike) -> GradientShare:
+    def share(self, model: nn.Module, x: ArrayLike, y: ArrayLike | None = None) -> GradientShare:
         """Return what this client sends for one sample or one batch.
 
         Parameters, ``.grad``, buffers and the train/eval mode of the model stay as they were. A
@@ -194,6 +196,8 @@ class Client(LocalTraining):
             y: a class index or a soft label (C,) of one sample; class indices (B,) or soft labels
                 (B, C) of a batch. Under "bce" the zeros and ones (C,) of its labels, and under
                 "mse" its targets (C,); a number, or numbers (B,), where the model has one output.
+                Under "next-token" the token ids themselves, with −100 where none is predicted; by
+                default those of the input, where its mask is not zero.
 
         Returns:
             The gradient by parameter name. That of one sample has the scale of its own loss; of a
@@ -204,6 +208,8 @@ class Client(LocalTraining):
         if not trainable:
             raise ModelError("the model has no trainable parameter: a client would send nothing")
         inputs = _inputs(model, x)
+        if isinstance(self.labelled, NextToken):
+            inputs, y = _texts(inputs, y)
         given = _tensor(y, "the label", LabelError)
         some, own = self._shown(inputs, given)
         with torch.enable_grad():
@@ -255,8 +261,9 @@ class Client(LocalTraining):
 
 
 def capture(
-    model: nn.Module, x: ArrayLike, y: ArrayLike, loss: Loss | Minimised | str = CROSS_ENTROPY
-) -> GradientShare:
+    model: nn.Module, x: ArrayLike, y: ArrayLike | None = None,
+    loss: Loss | Minimised | str = CROSS_ENTROPY,
+) -> GradientShare:  # fmt: skip
     """Return the gradient of a loss, of a batch its mean: ``Client(loss=loss).share(…)``.
 
     The other arguments are those of ``Client.share``.
@@ -264,8 +271,19 @@ def capture(
     return Client(loss=loss).share(model, x, y)
 
 
+def as_batch(model: nn.Module, x: ArrayLike, y: ArrayLike, loss: Loss) -> tuple[Inputs, Tensor]:
+    """Return the inputs (B, …) and labels (B, C) that ``Client.share`` makes of its arguments."""
+    with torch.no_grad():
+        given = _inputs(model, x), _tensor(y, "the label", LabelError)
+        _, labels, batched = _forward(model, *given, loss)
+    return batched, labels
+
+
 def _forward(model: nn.Module, x: Inputs, y: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Inputs]:
-    """Return logits (B, C), labels (B, C) and the inputs as a batch."""
+    """Return logits (B, C), labels (B, C) and the inputs as a batch; of texts (B, L, V), (B, L)."""
+    if isinstance(loss, NextToken):
+        logits, batched = run_batch(model, x, (TOKENS,))
+        return logits, y.to(logits.device), batched
     if not loss.balanced:
         return _forward_tags(model, x, y, loss)
     size = batch_size(x)
@@ -288,6 +306,21 @@ def _forward(model: nn.Module, x: Inputs, y: Tensor, loss: Loss) -> tuple[Tensor
                 raise
     logits, batched = forward_one(model, x)
     return logits, _label(y, logits, loss)[None], batched
+
+
+def _texts(x: Inputs, y: ArrayLike | None) -> tuple[Inputs, Tensor]:
+    """Return texts as a batch (B, L), and the tokens to predict: all that are not masked."""
+    held = {keyword: t if t.ndim > 1 else t[None] for keyword, t in pieces(x)}
+    ids = held.get("input_ids", next(iter(held.values())))
+    if y is None:
+        used = held.get("attention_mask", torch.ones_like(ids))
+        return assembled(held), torch.where(used != 0, ids, IGNORED)
+    wanted = _tensor(y, "the tokens to predict", LabelError).reshape(-1, ids.shape[-1])
+    if wanted.shape != ids.shape or wanted.is_floating_point():
+        raise LabelError(
+            f"expected a token id for each of {tuple(ids.shape)} tokens, got {tuple(wanted.shape)}"
+        )
+    return assembled(held), wanted
 
 
 def _forward_tags(

@@ -53,6 +53,10 @@ class OptionError(SoftleakError):
     """A setting of a defence, an objective or an optimiser makes no sense."""
 
 
+class LeakFound(SoftleakError):
+    """An audit found what ``raise_for`` was told to stop, or could not attack it."""
+
+
 def in_a_line(error: Exception) -> str:
     """Return the first line of an error's message, or its type if it has none."""
     lines = str(error).strip().splitlines()

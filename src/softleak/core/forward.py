@@ -71,8 +71,15 @@ def seeded(seed: int, like: Tensor) -> Iterator[None]:
         yield
 
 
-def forward_one(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
+CLASSES, TOKENS = 2, 3  # the dimensions of logits: (B, C), or (B, L, V) at every token
+
+
+def forward_one(
+    model: nn.Module, x: Inputs, dims: Sequence[int] = (CLASSES,)
+) -> tuple[Tensor, Inputs]:
     """Return the logits (1, C) of one input, and the input as a batch of one.
+
+    Logits of other ``dims`` are returned if they are asked for: a language model's are (1, L, V).
 
     The input, a tensor or tensors by keyword, may have a batch dimension of one. The model is in
     the mode the client uses, and its buffers stay as they are; it may refuse by ``ModelError``.
@@ -88,10 +95,10 @@ def forward_one(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
             except Exception as error:  # the user's own code may raise anything
                 errors.append(in_a_line(error))
                 continue
-            if logits is not None and logits.ndim == 2 and len(logits) == 1:
+            if logits is not None and logits.ndim in dims and len(logits) == 1:
                 return logits, batched
             came = "not a tensor" if logits is None else tuple(logits.shape)
-            errors.append(f"the output is {came}, expected logits of shape (1, classes)")
+            errors.append(f"the output is {came}, {_expected(1, logits)}")
     raise ModelError(
         f"the model does not take one input of shape {_described(x)}: {errors[0]}; "
         "give one sample with one label, or a batch with a label for each sample"
@@ -103,7 +110,9 @@ def forward_batch(model: nn.Module, x: Inputs) -> Tensor:
     return run_batch(model, x)[0]
 
 
-def run_batch(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
+def run_batch(
+    model: nn.Module, x: Inputs, dims: Sequence[int] = (CLASSES,)
+) -> tuple[Tensor, Inputs]:
     """Return the logits (B, C) of inputs (B, …) and the inputs as used, or raise ``ModelError``."""
     size = batch_size(x)
     reason = ""
@@ -113,14 +122,21 @@ def run_batch(model: nn.Module, x: Inputs) -> tuple[Tensor, Inputs]:
         except Exception as error:  # the user's own code may raise anything
             reason = reason or in_a_line(error)
             continue
-        if logits is not None and logits.ndim == 2 and len(logits) == size:
+        if logits is not None and logits.ndim in dims and len(logits) == size:
             return logits, batched
         came = "not a tensor" if logits is None else tuple(logits.shape)
-        raise ModelError(f"expected logits of shape ({size}, classes), but the output is {came}")
+        raise ModelError(f"the output is {came}, {_expected(size, logits)}")
     single = _described(_changed(x, lambda t: t[0]))
     raise ModelError(
         f"the model does not take a batch of {size} inputs of shape {single}: {reason}"
     )
+
+
+def _expected(size: int, logits: Tensor | None) -> str:
+    """Return which logits were expected, and which loss takes those that came, if one does."""
+    each = logits is not None and logits.ndim == TOKENS
+    hint = '; a language model is trained with loss="next-token"' if each else ""
+    return f"expected logits of shape ({size}, classes){hint}"
 
 
 def logits_of(output: Any) -> Tensor | None:  # noqa: ANN401 - whatever a model returns
@@ -282,7 +298,8 @@ def _token_layout(model: nn.Module, keyword: str, length: int) -> Layout | None:
     ids = torch.zeros(length, dtype=torch.long)
     try:
         with torch.no_grad(), watched_tables(model) as lookups:
-            _, batched = forward_one(model, ids if keyword == POSITIONAL else {keyword: ids})
+            given = ids if keyword == POSITIONAL else {keyword: ids}
+            _, batched = forward_one(model, given, (CLASSES, TOKENS))
     except ModelError:
         return None
     layout = layout_of(batched, tables_of(lookups, batched))

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from softleak.core.errors import HeadNotFound, ModelError
 from softleak.core.forward import (
+    CLASSES,
+    TOKENS,
     accepted_shapes,
     forward_one,
     gradients_of,
@@ -27,7 +29,7 @@ from softleak.core.forward import (
     seeded,
     watched,
 )
-from softleak.core.input_spec import Inputs, Layout
+from softleak.core.input_spec import Inputs, InputSpec, Layout
 from softleak.core.share import GradientShare
 from softleak.core.vocabulary import Precision
 
@@ -98,6 +100,7 @@ class Head:
     b: Tensor
     has_bias: bool
     normalised: bool = False
+    each_token: bool = False  # whether it answers at every token, as a language model's does
 
     @cached_property
     def largest_weight(self) -> float:
@@ -206,6 +209,8 @@ def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = 
             "input_shape, such as (3, 32, 32) (--input-shape 3,32,32 on the command line), or "
             "head=Head.of(model, name) if you vouch for it"
         )
+    if (speaking := _speaking(model, linears, shape)) is not None:
+        return replace(Head.of(model, speaking), each_token=True)
     runs = _runs(model, linears, shape)
     producers = [n for n in linears if all(_gives_logits(run, n) for run in runs)]
     if not producers:
@@ -213,6 +218,18 @@ def find_head(model: nn.Module, name: str | None = None, shape: Layout | None = 
     head = Head.of(model, producers[-1])
     _check_layer(head.name, linears[head.name], runs)
     return replace(head, normalised=all(map(_sums_to_one, runs)))
+
+
+def _speaking(model: nn.Module, linears: dict[str, nn.Linear], shape: Layout) -> str | None:
+    """Return the layer whose output at every token the logits (1, L, V) are, if they are such."""
+    if not isinstance(shape, InputSpec):
+        return None
+    made: dict[str, Tensor] = {}
+    x = random_input(shape, 0, torch.Generator().manual_seed(SEED))
+    with torch.no_grad(), watched(linears, after=lambda name, _, out: made.update({name: out})):
+        logits, _ = forward_one(model, x, (CLASSES, TOKENS))
+    alike = [n for n, out in made.items() if logits.ndim == TOKENS and torch.equal(out, logits)]
+    return alike[-1] if alike else None
 
 
 class _Run(NamedTuple):

@@ -199,6 +199,29 @@ class MeanSquaredError(Loss):
         return 2 * super().slope(outputs)
 
 
+IGNORED = -100  # the target of a token that is not predicted, as Hugging Face writes it
+
+
+@dataclass(frozen=True)
+class NextToken(Loss):
+    """The mean cross-entropy of every next token: a text is its own label.
+
+    Logits are (B, L, V) and targets (B, L) the token ids themselves; where a target is ``IGNORED``,
+    as that of padding, the token there is not predicted. The mean is over all predictions.
+    """
+
+    name = "next-token"
+    balanced = True
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(
+            logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten(), ignore_index=IGNORED
+        )
+
+    def predict(self, z: Tensor) -> Tensor:
+        return torch.softmax(z, -1)
+
+
 def _weights(given: Sequence[float] | Tensor | None) -> tuple[float, ...] | None:
     """Return weights of classes as numbers, or raise ``OptionError``."""
     if given is None:
@@ -211,7 +234,7 @@ def _weights(given: Sequence[float] | Tensor | None) -> tuple[float, ...] | None
 
 CROSS_ENTROPY = CrossEntropy()
 LOSSES: dict[str, type[Loss]] = {
-    one.name: one for one in (CrossEntropy, BinaryCrossEntropy, MeanSquaredError)
+    one.name: one for one in (CrossEntropy, BinaryCrossEntropy, MeanSquaredError, NextToken)
 }
 
 

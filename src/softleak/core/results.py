@@ -33,6 +33,7 @@ class Why(Enum):
     ANY_SCALAR_FITS = auto()  # loss
     SEVERAL_RANK = auto()  # rank
     FULL_RANK = auto()  # rank
+    NEXT_TOKENS = auto()
     # of an attack on an input
     NOT_ASKED = auto()
     ONLY_SIGNS = auto()
@@ -188,6 +189,7 @@ class Status(Enum):
     PROBABLE = "the share carries noise: the label has a confidence and an interval"
     GUESS = "the share carries so much noise that even the class is a guess"
     REFUSED = "the share cannot be read, or does not fit the model"
+    OWN_LABEL = "a text is its own label: its words, each the next one of those before it"
     # of an input that is searched
     PROVED = "every layer is explained to within its rounding, and the share determines every pixel"
     CONVERGED = "the loss hardly falls any more"

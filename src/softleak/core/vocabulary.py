@@ -13,7 +13,7 @@ ROUNDOFF: Mapping[str, float] = {
     "float16": 2.0**-11, "bfloat16": 2.0**-8, "tf32": 2.0**-11,
     "float32": 2.0**-24, "float64": 2.0**-53,
 }  # fmt: skip
-LOSS_NAMES = ("ce", "bce", "mse")  # that `loss=` and `--loss` take
+LOSS_NAMES = ("ce", "bce", "mse", "next-token")  # that `loss=` and `--loss` take
 
 
 class State(Enum):

@@ -99,8 +99,8 @@ def _traced(model: nn.Module) -> fx.GraphModule:
     try:
         return fx.GraphModule(model, _Tracer().trace(model))
     except Exception as error:  # a forward that branches on its input fails in its own way
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"the model's forward cannot be traced ({reason}); {REMEDY}") from error
+        why = in_a_line(error)
+        raise ModelError(f"the model's forward cannot be traced ({why}); {REMEDY}") from error
 
 
 def _only_input(node: fx.Node) -> fx.Node:

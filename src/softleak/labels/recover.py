@@ -7,14 +7,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
-from softleak.core.errors import ModelError, ShareError, SoftleakError, in_a_line
+from softleak.core.errors import ModelError, OptionError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import factor, head_gradients
 from softleak.core.families import Family
 from softleak.core.head import Head, with_precision
 from softleak.core.input_spec import InputSpec, Layout
 from softleak.core.knowledge import Knowledge
-from softleak.core.loss import Loss, stated_loss
-from softleak.core.results import Recovery, Status
+from softleak.core.loss import Loss, NextToken, stated_loss
+from softleak.core.results import Recovery, Status, Why, because
 from softleak.core.share import GradientShare, Scale, alike
 from softleak.core.subject import Subject
 from softleak.labels.evidence.probes import evidence_for, evidence_of
@@ -143,6 +143,13 @@ def _recover_checked(
     subject: Subject, shares: Sequence[GradientShare], knowledge: Knowledge
 ) -> list[Recovery]:
     """Recover shares that fit the subject: updates of local training, then the others."""
+    stated = knowledge.loss
+    if stated is not None and isinstance(stated, NextToken) != subject.head.each_token:
+        needed = "answer at every token" if isinstance(stated, NextToken) else "answer once"
+        raise OptionError(f"the loss {stated.name!r} needs logits that {needed}; state another")
+    if subject.head.each_token:
+        known = Recovery(Status.OWN_LABEL, because(Why.NEXT_TOKENS), loss=NextToken())
+        return [known] * len(shares)
     trained = [i for i, share in enumerate(shares) if share.made_by is not None]
     updates = _recover_trained(subject, [shares[i] for i in trained], knowledge) if trained else []
     results = dict(zip(trained, updates, strict=True))
@@ -199,7 +206,7 @@ def check_share(subject: Subject, share: GradientShare) -> None:
         )
     share.check_finite()
     share.check_shapes(subject.parameters)
-    if subject.head.bias_name not in share:
+    if subject.head.bias_name not in share and not subject.head.each_token:
         head_gradients(subject.head, [share])
 
 

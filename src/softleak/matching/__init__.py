@@ -7,8 +7,8 @@ starts), ``optimisers`` (Adam and L-BFGS), ``gauss_newton`` (solving and proving
 """
 
 from softleak.matching.gauss_newton.method import GaussNewton
-from softleak.matching.optimisers import LBFGS, Adam, AttemptSettings, Optimiser, WolfeSearch
-from softleak.matching.problems import L2, Box, Cosine, Objective, Prior, TotalVariation
+from softleak.matching.optimisers import LBFGS, Adam, Optimiser
+from softleak.matching.problems import L2, Cosine, Objective, Prior, TotalVariation
 from softleak.matching.reconstruct import (
     Matching,
     MatchingSettings,
@@ -35,9 +35,9 @@ from softleak.matching.tasks import (
 )
 
 __all__ = [
-    "L2", "LBFGS", "Adam", "AttemptSettings", "Box", "Certificate", "Cosine", "GaussNewton",
-    "GivenLabel", "HardLabel", "Image", "LabelSource", "MatchProgress", "Matching",
-    "MatchingSettings", "Noise", "Objective", "Optimiser", "Prior", "RandomLabel",
-    "Reconstruction", "RecoveredLabel", "Start", "TotalVariation", "Watch", "WolfeSearch",
-    "reconstruct", "reconstruct_batch", "reconstruct_many", "usual_objective",
+    "L2", "LBFGS", "Adam", "Certificate", "Cosine", "GaussNewton", "GivenLabel", "HardLabel",
+    "Image", "LabelSource", "MatchProgress", "Matching", "MatchingSettings", "Noise", "Objective",
+    "Optimiser", "Prior", "RandomLabel", "Reconstruction", "RecoveredLabel", "Start",
+    "TotalVariation", "Watch", "reconstruct", "reconstruct_batch", "reconstruct_many",
+    "usual_objective",
 ]  # fmt: skip

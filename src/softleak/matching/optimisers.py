@@ -1,16 +1,14 @@
-"""Several attempts at each problem share the evaluations of one."""
+"""Adam and L-BFGS for many problems at once; several attempts share the evaluations of one."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from softleak.core.errors import OptionError
 from softleak.core.results import Status
 from softleak.matching.problems import MatchingProblems
 from softleak.matching.reconstruction import Stopping
@@ -194,6 +192,10 @@ class History:
 
 
 GOING_ON = -1  # in place of an ending
+DECREASE = 1e-4  # the part of the decrease the slope promises that a step gains at least
+SLOPE_LEFT = 0.9  # the part of the slope that may be left after a step
+MOST_TRIALS = 25  # steps that are tried along one direction
+MARGIN = 0.1  # how near a bracket's ends interpolation may go, in parts of its width
 
 
 @dataclass(eq=False)
@@ -237,41 +239,34 @@ class Descent:
         self.loss = torch.where(rows, loss, self.loss)
         self.slope = torch.where(rows[:, None], slope, self.slope)
 
+    def judge(self, loss: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose the next step, and return masks (P,): whose is taken, and where none was found.
 
-@dataclass(frozen=True)
-class WolfeSearch:
-    """The settings of the search."""
+        A step is taken if it keeps the weak Wolfe conditions, or gains after the last trial.
+        """
+        sound = loss.isfinite() & slope.isfinite().all(1)
+        gained = loss <= self.loss + DECREASE * self.step * self.down
+        gained = gained & sound & (loss < self.loss)
+        flat = (slope * self.direction).sum(1) >= SLOPE_LEFT * self.down
+        self.trials = self.trials + 1
+        tired = self.trials >= MOST_TRIALS
+        self._narrow(gained, sound, loss)
+        return self.going & gained & (flat | tired), self.going & ~gained & tired
 
-    decrease: float = 1e-4  # the part of the decrease the slope promises that a step gains at least
-    slope_left: float = 0.9  # the part of the slope that may be left after a step
-    trials: int = 25  # how many steps are tried along one direction
-    margin: float = 0.1  # how near a bracket's ends interpolation may go, in parts of its width
-
-    def judge(self, state: Descent, loss: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the next step, and return masks (P,): whose is taken, and where none was found."""
-        going, sound = state.going, loss.isfinite() & slope.isfinite().all(1)
-        gained = loss <= state.loss + self.decrease * state.step * state.down
-        gained = gained & sound & (loss < state.loss)
-        flat = (slope * state.direction).sum(1) >= self.slope_left * state.down
-        state.trials = state.trials + 1
-        tired = state.trials >= self.trials
-        self._narrow(state, gained, sound, loss)
-        return going & gained & (flat | tired), going & ~gained & tired
-
-    def _narrow(self, state: Descent, gained: Tensor, sound: Tensor, loss: Tensor) -> None:
+    def _narrow(self, gained: Tensor, sound: Tensor, loss: Tensor) -> None:
         """Choose the next step: within the bracket, or twice as long while there is none."""
-        step = state.step
-        state.high = torch.where(gained, state.high, step)
-        state.low = torch.where(gained, step, state.low)
-        width = state.high - state.low
+        step = self.step
+        self.high = torch.where(gained, self.high, step)
+        self.low = torch.where(gained, step, self.low)
+        width = self.high - self.low
         # A parabola through the start, its slope and the trial; its lowest point if that is inside.
-        bent = loss - state.loss - step * state.down
-        lowest = -state.down * step.square() / (2 * bent)
-        inside = torch.where(sound & (state.low == 0) & lowest.isfinite(), lowest, step / 2)
-        margin = self.margin * width
-        inside = inside.maximum(state.low + margin).minimum(state.high - margin)
-        middle = torch.where(gained, state.low + width / 2, inside)
-        state.step = torch.where(state.high.isfinite(), middle, 2 * step)
+        bent = loss - self.loss - step * self.down
+        lowest = -self.down * step.square() / (2 * bent)
+        inside = torch.where(sound & (self.low == 0) & lowest.isfinite(), lowest, step / 2)
+        margin = MARGIN * width
+        inside = inside.maximum(self.low + margin).minimum(self.high - margin)
+        middle = torch.where(gained, self.low + width / 2, inside)
+        self.step = torch.where(self.high.isfinite(), middle, 2 * step)
 
 
 CONVERGED, DIVERGED = map(STATUSES.index, (Status.CONVERGED, Status.DIVERGED))
@@ -289,7 +284,6 @@ class LBFGS:
     last: float = 1.0  # the fraction at which it ends
     patience: int = 200  # a problem ends if its loss falls too little in so many evaluations
     progress: float = 1e-4  # the part of the loss by which it must fall in that time
-    search: WolfeSearch = field(default_factory=WolfeSearch)  # the settings of the line search
 
     @property
     def evaluations(self) -> int:
@@ -351,7 +345,7 @@ class LBFGS:
     def _trial(self, state: Descent, history: History, loss: Tensor, slope: Tensor) -> None:
         """Judge a trial of every row, take the steps that are good, and choose what is next."""
         moved = state.step[:, None] * state.direction
-        taken, lost = self.search.judge(state, loss, slope)
+        taken, lost = state.judge(loss, slope)
         history.remember(taken, moved, slope - state.slope)
         state.move(taken, moved, loss, slope)
         self._turn(state, history, taken, lost)
@@ -385,36 +379,23 @@ def _store(done: Minimum, state: Descent) -> None:
     done.ending[state.problem] = state.ending
 
 
-@dataclass(frozen=True)
-class AttemptSettings:
-    """How several attempts share the evaluations of one, and when a start needs none."""
+TRIAL = 0.1  # the part of the evaluations of each attempt, before the best goes on
+MOST_RESTARTS = round(1 / TRIAL) - 2  # that leave the best attempt something to go on with
 
-    trial: float = 0.1  # the part of the evaluations of each attempt, before the best goes on
-    rounding: float = 16.0  # a misfit, or a gain, below so many roundings of the dtype is none
 
-    def __post_init__(self) -> None:
-        if not 0 < self.trial < 1:
-            raise OptionError(f"expected a trial between 0 and 1, got {self.trial}")
-
-    @property
-    def most_restarts(self) -> int:
-        """The largest number of restarts that leaves the best attempt something to go on with."""
-        return math.ceil(round(1 / self.trial, 6)) - 2
-
-    def minimise(
-        self, optimiser: Optimiser, problems: MatchingProblems, starts: Sequence[Tensor],
-        stopping: Stopping,
-    ) -> Minimum:  # fmt: skip
-        """Run all attempts for a while, then the best one of each problem to the end."""
-        count, first = len(starts), starts[0]
-        if count == 1:
-            return optimiser.minimise(problems, first, stopping)
-        rows = torch.arange(len(first), device=first.device)
-        tried = optimiser.part(0.0, self.trial).minimise(
-            problems.select(rows.repeat(count)), torch.cat([*starts]), stopping
-        )
-        best = tried.loss.nan_to_num(torch.inf).view(count, -1).argmin(0)
-        rest = optimiser.part(self.trial * count, 1.0)
-        minimum = rest.minimise(problems, tried.unknowns[best * len(first) + rows], stopping)
-        spent = tried.evaluations.view(count, -1).sum(0)
-        return replace(minimum, evaluations=minimum.evaluations + spent)
+def minimise_attempts(
+    optimiser: Optimiser, problems: MatchingProblems, starts: Sequence[Tensor], stopping: Stopping
+) -> Minimum:
+    """Run all attempts for a while, then the best one of each problem to the end."""
+    count, first = len(starts), starts[0]
+    if count == 1:
+        return optimiser.minimise(problems, first, stopping)
+    rows = torch.arange(len(first), device=first.device)
+    tried = optimiser.part(0.0, TRIAL).minimise(
+        problems.select(rows.repeat(count)), torch.cat([*starts]), stopping
+    )
+    best = tried.loss.nan_to_num(torch.inf).view(count, -1).argmin(0)
+    rest = optimiser.part(TRIAL * count, 1.0)
+    minimum = rest.minimise(problems, tried.unknowns[best * len(first) + rows], stopping)
+    spent = tried.evaluations.view(count, -1).sum(0)
+    return replace(minimum, evaluations=minimum.evaluations + spent)

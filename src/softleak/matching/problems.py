@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
-from softleak.core.errors import ModelError, OptionError
+from softleak.core.errors import ModelError, OptionError, in_a_line
 from softleak.core.forward import forward_one, logits_of, recorded_inputs, watched
 from softleak.core.head import Head, float64_blocks, times_vector, vector_times
 
@@ -122,10 +122,9 @@ def compiled(
         try:
             return fast(*given)
         except TorchDynamoException as error:
-            reason = str(error).strip().splitlines()[0]
             raise OptionError(
-                f"gradient matching could not be compiled ({reason}); go without compiling, or "
-                "install a C++ compiler"
+                f"gradient matching could not be compiled ({in_a_line(error)}); go without "
+                "compiling, or install a C++ compiler"
             ) from error
 
     return run
@@ -333,19 +332,6 @@ class TotalVariation:
     def __call__(self, x: Tensor) -> Tensor:
         axes = [axis for axis in (-1, -2) if x.ndim >= -axis and x.shape[axis] > 1]
         return self.weight * sum((x.diff(dim=a).abs().mean() for a in axes), x.new_zeros(()))
-
-
-@dataclass(frozen=True)
-class Box:
-    """The mean square of the distance by which entries lie outside an interval."""
-
-    low: Tensor | float  # the lower end: a number, or a tensor that broadcasts
-    high: Tensor | float  # the upper end, likewise
-    weight: float = 1.0  # the factor of the penalty
-
-    def __call__(self, x: Tensor) -> Tensor:
-        below, above = (self.low - x).clamp_min(0), (x - self.high).clamp_min(0)
-        return self.weight * (below.square() + above.square()).mean()
 
 
 Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from softleak.core.errors import LabelError, ModelError, OptionError, ShareError, in_a_line
 from softleak.core.head import Head
 from softleak.core.input_spec import Layout
-from softleak.core.results import BatchRecovery, Recovery, Status
+from softleak.core.results import BatchRecovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchKnowledge
@@ -25,7 +25,14 @@ from softleak.matching.gauss_newton.method import (
     described,
     solve_from_starts,
 )
-from softleak.matching.optimisers import LBFGS, Adam, AttemptSettings, Minimum, Optimiser
+from softleak.matching.optimisers import (
+    LBFGS,
+    MOST_RESTARTS,
+    Adam,
+    Minimum,
+    Optimiser,
+    minimise_attempts,
+)
 from softleak.matching.problems import (
     L2,
     Cosine,
@@ -44,6 +51,7 @@ from softleak.matching.tasks import (
     Job,
     LabelSource,
     Noise,
+    Recovered,
     RecoveredLabel,
     Start,
     job_of,
@@ -186,6 +194,7 @@ def batch_size(
 
 
 IMAGE_DIMENSIONS = 3  # (C, H, W)
+ROUNDINGS = 16.0  # a misfit, or a gain, below so many roundings of the dtype is none
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,9 +231,7 @@ class BatchMatcher:
             some = [jobs[i] for i in rows]
             attempts = range(self.matching.restarts + 1)
             starts = [_starts(chosen, some, attempt) for attempt in attempts]
-            minimum = self.matching.attempts.minimise(
-                self.matching.used_optimiser, chosen, starts, self.stopping
-            )
+            minimum = minimise_attempts(self.matching.used_optimiser, chosen, starts, self.stopping)
             for i, result in zip(rows, _results(chosen, minimum), strict=True):
                 found[i] = self._better(found.get(i), result, jobs[i])
         return [found[i] for i in range(len(jobs))]
@@ -272,7 +279,7 @@ class BatchMatcher:
     def _unexplained(self, job: Job) -> float:
         """Return the misfit that rounding, or noise the share is known to carry, may cause."""
         eps = torch.finfo(self.model.like.dtype).eps
-        return max(self.matching.attempts.rounding * eps, job.noise)
+        return max(ROUNDINGS * eps, job.noise)
 
     def _better(
         self, start: Reconstruction | None, result: Reconstruction, job: Job
@@ -337,7 +344,7 @@ def listed(given: object) -> Sequence[object]:
 POLISHES = 2  # attempts of a polish: a brisk one, and a cautious one if that gets stuck
 
 
-def usual_objective(recovery: Recovery | BatchRecovery | None) -> Cosine:
+def usual_objective(recovery: Recovered) -> Cosine:
     """Return the default objective. Samples of a batch are told apart by their features."""
     return Cosine(beta=2.0) if isinstance(recovery, BatchRecovery) else Cosine()
 
@@ -355,7 +362,6 @@ class MatchingSettings(TypedDict, total=False):
     memory: int
     dtype: torch.dtype | None
     compiled: bool
-    attempts: AttemptSettings
     polish: GaussNewton | None
 
 
@@ -381,7 +387,6 @@ class Matching:
         memory: how many bytes one batch may take.
         dtype: the dtype to compute in; None means that of the model.
         compiled: whether evaluations are compiled, which is faster and rounds differently.
-        attempts: how several attempts share their evaluations.
 
     Example:
         >>> from softleak.matching import L2, Matching
@@ -399,13 +404,11 @@ class Matching:
     memory: int = 2 << 30
     dtype: torch.dtype | None = None
     compiled: bool = False
-    attempts: AttemptSettings = field(default_factory=AttemptSettings)
     polish: GaussNewton | None = None
 
     def __post_init__(self) -> None:
-        most = self.attempts.most_restarts
-        if not 0 <= self.restarts <= most:
-            raise OptionError(f"expected 0 to {most} restarts, got {self.restarts}")
+        if not 0 <= self.restarts <= MOST_RESTARTS:
+            raise OptionError(f"expected 0 to {MOST_RESTARTS} restarts, got {self.restarts}")
         expect(self.objective, Objective, "an objective such as L2()")
         if self.optimiser is not None and not isinstance(self.optimiser, GaussNewton):
             expect(self.optimiser, Optimiser, "an optimiser such as Adam() or LBFGS()")
@@ -424,7 +427,7 @@ class Matching:
 
     def __call__(
         self, subject: Subject, shares: Sequence[GradientShare],
-        recoveries: Sequence[Recovery | BatchRecovery | None] | None = None,
+        recoveries: Sequence[Recovered] | None = None,
         *, watch: Watch | None = None,
     ) -> tuple[Reconstruction, ...]:  # fmt: skip
         """Reconstruct the input of every share, in order, as ``reconstruct_many`` does.
@@ -480,7 +483,7 @@ class Matching:
 def reconstruct(
     model: nn.Module,
     share: GradientShare,
-    recovery: Recovery | BatchRecovery | None = None,
+    recovery: Recovered = None,
     *,
     head: str | Head | None = None,
     input_shape: tuple[int, ...] | None = None,
@@ -528,7 +531,7 @@ def reconstruct(
 def reconstruct_many(
     model: nn.Module,
     shares: Sequence[GradientShare],
-    recoveries: Sequence[Recovery | BatchRecovery | None] | None = None,
+    recoveries: Sequence[Recovered] | None = None,
     *,
     head: str | Head | None = None,
     input_shape: tuple[int, ...] | None = None,

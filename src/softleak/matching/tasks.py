@@ -44,20 +44,14 @@ class LabelStart:
         return torch.where(self.freed[..., None], 0.0, self.value)
 
 
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What a label source may look at: the head, the share, and what was recovered from it."""
-
-    head: Head
-    share: GradientShare
-    recovery: Recovery | BatchRecovery | None
+Recovered = Recovery | BatchRecovery | None  # what was recovered from a share, if anything was
 
 
 @runtime_checkable
 class LabelSource(Protocol):
-    """A way to obtain a label from what was seen."""
+    """A way to obtain a label from the head, a share, and what was recovered from it."""
 
-    def start(self, seen: Seen) -> LabelStart | None:
+    def start(self, head: Head, share: GradientShare, recovery: Recovered) -> LabelStart | None:
         """Return the label to begin with, or None if what was recovered does not hold one."""
 
 
@@ -71,10 +65,10 @@ class RecoveredLabel:
     free: bool = False  # whether the label is optimised from there on
     floor: float = 1e-6  # the least entry of a label, so that a free one has a finite logit
 
-    def start(self, seen: Seen) -> LabelStart | None:
-        if isinstance(seen.recovery, BatchRecovery):
-            return self._batch(seen.recovery)
-        label = None if seen.recovery is None else seen.recovery.label
+    def start(self, head: Head, share: GradientShare, recovery: Recovered) -> LabelStart | None:
+        if isinstance(recovery, BatchRecovery):
+            return self._batch(recovery)
+        label = None if recovery is None else recovery.label
         if label is None:
             return None
         return LabelStart(label.clamp_min(self.floor).log() if self.free else label, self.free)
@@ -99,9 +93,9 @@ class HardLabel:
     largest ``y_i − p_i``, which is that of a hard label.
     """
 
-    def start(self, seen: Seen) -> LabelStart | None:
-        lowest = head_gradients(seen.head, [seen.share])[0].double().sum(1).argmin()
-        return LabelStart(nn.functional.one_hot(lowest, seen.head.classes).double(), free=False)
+    def start(self, head: Head, share: GradientShare, recovery: Recovered) -> LabelStart | None:
+        lowest = head_gradients(head, [share])[0].double().sum(1).argmin()
+        return LabelStart(nn.functional.one_hot(lowest, head.classes).double(), free=False)
 
 
 @dataclass(frozen=True)
@@ -110,9 +104,9 @@ class RandomLabel:
 
     seed: int = 1  # the seed of the logits; another one than that of the input
 
-    def start(self, seen: Seen) -> LabelStart | None:
+    def start(self, head: Head, share: GradientShare, recovery: Recovered) -> LabelStart | None:
         generator = torch.Generator().manual_seed(self.seed)
-        return LabelStart(torch.randn(seen.head.classes, generator=generator).double(), free=True)
+        return LabelStart(torch.randn(head.classes, generator=generator).double(), free=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,11 +115,11 @@ class GivenLabel:
 
     label: Tensor  # the soft label (C,); or those of all samples (B, C), if the share is of a batch
 
-    def start(self, seen: Seen) -> LabelStart | None:
-        if self.label.ndim not in (1, 2) or self.label.shape[-1] != seen.head.classes:
+    def start(self, head: Head, share: GradientShare, recovery: Recovered) -> LabelStart | None:
+        if self.label.ndim not in (1, 2) or self.label.shape[-1] != head.classes:
             raise LabelError(
-                f"expected a label of {seen.head.classes} entries, got shape "
-                f"{tuple(self.label.shape)}; give one soft label, or (B, {seen.head.classes}) for "
+                f"expected a label of {head.classes} entries, got shape "
+                f"{tuple(self.label.shape)}; give one soft label, or (B, {head.classes}) for "
                 "a share of B samples"
             )
         return LabelStart(self.label.double(), free=False)
@@ -192,7 +186,7 @@ class Job:
     label: LabelStart  # the label to begin with, or the labels of a batch
     feature: Tensor | None  # (I,), if the objective asks for it; (B, I) with NaN where not known
     start: Start  # where the input begins
-    recovery: Recovery | BatchRecovery | None = None  # of the share, if there is one
+    recovery: Recovered = None  # of the share, if there is one
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -221,7 +215,7 @@ NO_GRADIENT = "every gradient is zero: any input the model is sure of matches it
 
 def job_of(
     subject: Subject, objective: Objective, share: GradientShare,
-    recovery: Recovery | BatchRecovery | None, label: LabelSource, start: Start,
+    recovery: Recovered, label: LabelSource, start: Start,
 ) -> Job | Reconstruction:  # fmt: skip
     """Return the job, or the answer that says why there is none; never raise for a share."""
     try:
@@ -232,7 +226,7 @@ def job_of(
         if not any(bool(g.any()) for g in share.values()):
             return Reconstruction(Status.ZERO_GRADIENT, reason=NO_GRADIENT)
         sent = share if scale == 1.0 else share.scaled(1 / scale)
-        first, feature = label.start(Seen(subject.head, sent, recovery)), _feature(recovery)
+        first, feature = label.start(subject.head, sent, recovery), _feature(recovery)
         if first is None or (objective.beta and feature is None):
             return Reconstruction(Status.NO_LABEL)
         whole = (*first.value.shape[:-1], *shape)
@@ -243,14 +237,14 @@ def job_of(
     return job
 
 
-def _scale(recovery: Recovery | BatchRecovery | None) -> float:
+def _scale(recovery: Recovered) -> float:
     """Return the factor that the share was multiplied by, as far as it was searched."""
     if isinstance(recovery, BatchRecovery):
         return recovery.samples[0].scale if recovery.samples else 1.0
     return 1.0 if recovery is None else recovery.scale
 
 
-def _feature(recovery: Recovery | BatchRecovery | None) -> Tensor | None:
+def _feature(recovery: Recovered) -> Tensor | None:
     """Return the feature (I,) of a sample, or those of a batch (B, I): NaN where none is known."""
     if not isinstance(recovery, BatchRecovery):
         return None if recovery is None else recovery.feature

@@ -1,4 +1,4 @@
-"""The paper's methods as baselines: Algorithms 1 and 2, Eq. 6 and 7, iDLG and the ratios of biases.
+"""The paper's methods as baselines: Algorithms 1 and 2, and Eq. 6 and 7.
 
 These attacks are for comparison, not for an audit. Each ends by its own criterion, and a loss below
 a threshold proves nothing. ``softleak.recover_label`` says what it proves, and ``softleak.invert``
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from softleak.core.errors import LabelError, MissingGradient, ModelError, ShareError, SoftleakError
+from softleak.core.errors import LabelError, ModelError, ShareError, SoftleakError
 from softleak.core.factors import head_gradients
 from softleak.core.head import Head
 from softleak.core.results import Recovery
@@ -27,15 +27,6 @@ from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
 from softleak.inversion.steps import REMEDY, ActivationStep, Linear, Reshape
-
-
-def head_gradient(
-    model: nn.Module, share: GradientShare, head: str | Head | None
-) -> tuple[Head, Tensor]:
-    """Return the model's head and the gradient of its weight (C, I), in the dtype it came in."""
-    share.check_finite()
-    found = Subject.of(model, share.input_shape, head=head).head
-    return found, head_gradients(found, [share])[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +51,9 @@ class RowRatios:
         head: str | Head | None = None,
     ) -> RowRatios | None:  # fmt: skip
         """Return the row of the largest absolute sum, or None if that row is zero."""
-        known, G = head_gradient(model, share, head)
+        share.check_finite()
+        known = Subject.of(model, share.input_shape, head=head).head
+        G = head_gradients(known, [share])[0]
         index = int(G.sum(1).abs().argmax())
         if not G[index].any():
             return None
@@ -78,7 +71,6 @@ class ClassicOutcome(Enum):
     OUT_OF_BOUND = "the search left its bound before the loss was low enough"
     EXHAUSTED = "the search ended before the loss was low enough"
     ZERO_GRADIENT = "the head's gradient is zero: the label equals the model's own prediction"
-    UNDECIDED = "the signs of the rows single out no class"
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +87,7 @@ class ClassicResult:
 
     @property
     def converged(self) -> bool:
-        """Whether there is a label: the loss is below the threshold, or the rule applied."""
+        """Whether there is a label, because the loss is below the threshold."""
         return self.outcome is ClassicOutcome.CONVERGED
 
 
@@ -400,59 +392,6 @@ PUBLISHED_SMOOTHING = LBFGSThenPSO(
 # For Table 5: with noise no loss is below 1e-9, so the best of all intervals is taken. It is
 # found in ``scalar`` and ``loss`` of a result that has not converged by its own criterion.
 PUBLISHED_NOISE = PSOSearch(coefficient=1.0, widths=(4.0, 5.0), bound=10.5, threshold=0.0)
-
-
-def bias_ratio(
-    model: nn.Module, share: GradientShare, *, head: str | Head | None = None
-) -> ClassicResult:
-    """Read label and feature off the gradient of the head's bias; ZERO_GRADIENT if that is zero.
-
-    The feature is ``x = G_r / (G_b)_r`` with r the largest entry of ``|G_b|``, and the label is
-    ``y = softmax(W x + b) − G_b``. Raises a ``SoftleakError`` if head or share have no such bias.
-    """
-    known, sent = head_gradient(model, share, head)
-    parameters = dict(model.named_parameters())
-    if known.bias_name not in parameters or known.bias_name not in share:
-        raise MissingGradient(
-            f"expected {known.bias_name!r}, the gradient of the head's bias, in the share; use "
-            "recover_label, which finds other evidence"
-        )
-    share.check_shapes(parameters)
-    G = sent.double()
-    delta = share[known.bias_name].to(G)
-    index = int(delta.abs().argmax())
-    if not delta[index]:
-        return ClassicResult(ClassicOutcome.ZERO_GRADIENT)
-    feature = G[index] / delta[index]
-    p = torch.softmax(known.logits(feature[None])[0] + known.b, dim=-1)
-    return ClassicResult(
-        ClassicOutcome.CONVERGED, index, 1 / float(delta[index]), p - delta, feature
-    )
-
-
-def idlg(
-    model: nn.Module, share: GradientShare, *, head: str | Head | None = None
-) -> ClassicResult:
-    """Return the class whose row points against all other rows, as a one-hot label without feature.
-
-    Rows are ``(p_i − y_i) x``. With a one-hot label only the row of its class has a negative
-    factor. UNDECIDED: no class is singled out if there are two rows in all (two classes, or a
-    saturated softmax: App. B.3), or if several rows point against several others. The label is
-    assumed to be one-hot: for a soft label with a single negative ``p_i − y_i`` the answer is
-    wrong.
-    """
-    known, sent = head_gradient(model, share, head)
-    G = sent.double()
-    largest = G[G.square().sum(1).argmax()]
-    side = torch.sign(G @ largest)
-    if not side.any():
-        return ClassicResult(ClassicOutcome.ZERO_GRADIENT)
-    alone, others = sorted(((side > 0).nonzero(), (side < 0).nonzero()), key=len)
-    if len(alone) != 1 or len(others) < 2:
-        return ClassicResult(ClassicOutcome.UNDECIDED)
-    index = int(alone)
-    label = nn.functional.one_hot(torch.tensor(index), known.classes).to(G)
-    return ClassicResult(ClassicOutcome.CONVERGED, index, label=label)
 
 
 def one_index(chain: Chain, share: GradientShare, recovery: Recovery) -> Tensor:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import ClassVar
 
 from softleak.core.errors import OptionError
@@ -48,8 +49,7 @@ class Column:
 class Cell(ABC):
     """One entry of a table: an attack on a network.
 
-    A cell measures one sample by itself (``measured``), or makes its attack on several together
-    (``prepare``).
+    A cell measures samples one by one (``measured``), or several together (``measured_together``).
     """
 
     everything: ClassVar[bool] = False  # whether shares hold the gradient of every parameter
@@ -76,7 +76,13 @@ class Cell(ABC):
         target = AttackedNetwork.of(
             self.network, shelf, evidence=self.evidence, everything=self.everything
         )
-        return lambda numbers, repeat: (self.measured(target, n, repeat) for n in numbers)
+        return partial(self.measured_together, target)
+
+    def measured_together(
+        self, target: AttackedNetwork, numbers: Sequence[int], repeat: int
+    ) -> Iterable[Measures]:
+        """Return what is measured of each of some samples of a repetition."""
+        return (self.measured(target, number, repeat) for number in numbers)
 
     def measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
         """Return what is measured of one sample of a repetition."""

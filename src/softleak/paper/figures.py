@@ -118,11 +118,10 @@ def _target(drawing: Drawing) -> AttackedNetwork:
 
 def computed(target: AttackedNetwork, samples: list[Sample]) -> list[Tensor]:
     """Return each input in pixels (C, H, W), or the mean image where none was found."""
-    inverse, nothing = tables.inverter(target), tables.mean_image(target)
-    found = (inverse(target.share(sample))[1] for sample in samples)
+    found = (tables.inverse(target, target.share(sample))[1] for sample in samples)
     undo = target.network.normalisation.invert
     return [
-        nothing if each is None else undo(each.input.view_as(sample.x))
+        target.mean_image if each is None else undo(each.input.view_as(sample.x))
         for each, sample in zip(found, samples, strict=True)
     ]
 
@@ -164,8 +163,7 @@ def comparison(drawing: Drawing) -> None:
             target.model, shares, objective=objective, optimiser=way, priors=priors,
             label=RandomLabel(), head=target.head,
         )  # fmt: skip
-        nothing = tables.mean_image(target)
-        rows[name] = [nothing if r.input is None else undo(r.input) for r in found]
+        rows[name] = [target.mean_image if r.input is None else undo(r.input) for r in found]
     rows["softleak"] = computed(target, samples)
     figure, panels = plot.subplots(
         len(rows), count, figsize=(1.4 * count, 1.6 * len(rows)), squeeze=False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ from softleak.core.families import Family, Mixed, OneHot, Smoothed
 from softleak.core.head import Head
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
+from softleak.inversion.chain import Chain
 from softleak.io.formats import fingerprint
 from softleak.io.weights import copy_weights
 from softleak.labels.evidence.probes import evidence_of
@@ -242,6 +243,17 @@ class AttackedNetwork:
     def relations(self) -> tuple[Relation, ...]:
         """The evidence that the layers before the head offer; empty if it was not looked for."""
         return self.subject.once(evidence_of)
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The layers before the head, if these are a plain sequence; else raises ``ModelError``."""
+        return Chain.of(self.model, self.head, self.network.input_shape)
+
+    @cached_property
+    def mean_image(self) -> Tensor:
+        """The mean image (C, H, W) of the data set, which is a guess without any share."""
+        mean = self.shelf.images(self.network.source).mean()
+        return data.resize(mean[None], self.network.size)[0]
 
     def sample(self, kind: Augmentation, number: int, repeat: int = 0) -> Sample:
         """Return a sample that depends on nothing but its number and its repetition."""

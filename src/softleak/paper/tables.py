@@ -21,7 +21,6 @@ from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, LaplaceNoise
-from softleak.inversion.chain import Chain
 from softleak.inversion.invert import walk_back
 from softleak.inversion.results import Inversion
 from softleak.labels.recover import recover, recover_labels
@@ -35,7 +34,6 @@ from softleak.matching.tasks import (
     Noise,
     RandomLabel,
     RecoveredLabel,
-    Seen,
 )
 from softleak.paper.classic import PUBLISHED_NOISE, RowRatios, Vectorised
 from softleak.paper.data import (
@@ -44,10 +42,9 @@ from softleak.paper.data import (
     mixup,
     numbered_generator,
     one_hot,
-    resize,
     smooth,
 )
-from softleak.paper.experiment import Attack, Cell, Column, Experiment, Unit
+from softleak.paper.experiment import Cell, Column, Experiment, Unit
 from softleak.paper.networks import (
     MIXED,
     NOISE_SEED,
@@ -56,7 +53,6 @@ from softleak.paper.networks import (
     SMOOTHED,
     AttackedNetwork,
     AugmentationKind,
-    Shelf,
 )
 from softleak.paper.sweep import Measures
 
@@ -112,7 +108,7 @@ def _idlg(target: AttackedNetwork, share: GradientShare) -> int | None:
     """Return the class as iDLG's code reads it, from the lowest row; None of a zero gradient."""
     if not share[target.head.weight_name].any():
         return None
-    found = HardLabel().start(Seen(target.head, share, None))
+    found = HardLabel().start(target.head, share, None)
     return None if found is None else int(found.value.argmax())
 
 
@@ -351,15 +347,14 @@ QUALITIES = (
 )
 
 
-def qualities(
-    found: Tensor | None, sample: Sample, norm: Normalisation, nothing: Tensor
-) -> Measures:
-    """Return PSNR, SSIM and LPIPS of an input (C, H, W) as the model sees it.
+def qualities(found: Tensor | None, sample: Sample, target: AttackedNetwork) -> Measures:
+    """Return PSNR, SSIM and LPIPS of an input as the model sees it.
 
-    If no usable input was found, the image ``nothing`` (C, H, W) is scored instead.
+    If no usable input was found, the data set's mean image is scored instead.
     """
-    usable = found is not None and bool(found.isfinite().all())
-    image = norm.invert(found.double()) if usable and found is not None else nothing.double()
+    norm, image = target.network.normalisation, target.mean_image.double()
+    if found is not None and bool(found.isfinite().all()):
+        image = norm.invert(found.view_as(sample.x).double())
     truth = norm.invert(sample.x.double())
     scores = {PSNR: psnr(image, truth), SSIM: ssim(image, truth), LPIPS: lpips(image, truth)}
     return {name: finite(value) for name, value in scores.items()}
@@ -370,35 +365,18 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def inverter(
-    target: AttackedNetwork,
-) -> Callable[[GradientShare], tuple[Recovery, Inversion | None]]:
-    """Return a function that recovers the label of a share, and then its input.
-
-    No family of labels is assumed. The function returns None instead of an inversion if the feature
-    was not recovered.
-    """
-    chain = Chain.of(target.model, target.head, target.network.input_shape)
+def inverse(target: AttackedNetwork, share: GradientShare) -> tuple[Recovery, Inversion | None]:
+    """Return the label of a share, with no family assumed, and the input if there is a feature."""
+    (recovery,) = recover(target.subject, [share], Knowledge())
+    if recovery.feature is None:
+        return recovery, None
     pixel = pixels(target.network.normalisation)
-
-    def inverse(share: GradientShare) -> tuple[Recovery, Inversion | None]:
-        (recovery,) = recover(target.subject, [share], Knowledge())
-        if recovery.feature is None:
-            return recovery, None
-        return recovery, walk_back(target.model, share, recovery, chain=chain, pixel=pixel)
-
-    return inverse
+    return recovery, walk_back(target.model, share, recovery, chain=target.chain, pixel=pixel)
 
 
 def pixels(norm: Normalisation) -> Tensor:
     """Return what one unit of a normalised input is in pixel values, of shape (C, 1, 1)."""
     return torch.tensor(norm.std, dtype=torch.double).view(-1, 1, 1)
-
-
-def mean_image(target: AttackedNetwork) -> Tensor:
-    """Return the mean image (C, H, W) of the data set, which is a guess without any share."""
-    mean = target.shelf.images(target.network.source).mean()
-    return resize(mean[None], target.network.size)[0]
 
 
 BITS = "bits"  # the measure that says whether an input came back to the last bit
@@ -408,27 +386,22 @@ BITS = "bits"  # the measure that says whether an input came back to the last bi
 class InversionCell(KindCell):
     """A cell that inverts a network that is a plain sequence of layers."""
 
+    everything: ClassVar[bool] = True
+
     _: KW_ONLY
     samples: int = 100
 
-    def prepare(self, shelf: Shelf) -> Attack:
-        target = AttackedNetwork.of(self.network, shelf, everything=True)
-        inverse, nothing = inverter(target), mean_image(target)
-
-        def measured(number: int, repeat: int) -> Measures:
-            sample = self.kind.drawn(target, [number], repeat)[0]
-            recovery, found = inverse(target.share(sample))
-            image = None if found is None else found.input.view_as(sample.x)
-            return {
-                **qualities(image, sample, target.network.normalisation, nothing),
-                "L1": None if recovery.label is None else label_error(recovery, sample.y),
-                "status": recovery.status.name,
-                "predicted": None if found is None else finite(found.psnr_predicted),
-                "determined": found is not None and found.determined,
-                BITS: found is not None and same_bits(found.input, sample.x),
-            }
-
-        return lambda numbers, repeat: (measured(number, repeat) for number in numbers)
+    def measured(self, target: AttackedNetwork, number: int, repeat: int) -> Measures:
+        sample = self.kind.drawn(target, [number], repeat)[0]
+        recovery, found = inverse(target, target.share(sample))
+        return {
+            **qualities(None if found is None else found.input, sample, target),
+            "L1": None if recovery.label is None else label_error(recovery, sample.y),
+            "status": recovery.status.name,
+            "predicted": None if found is None else finite(found.psnr_predicted),
+            "determined": found is not None and found.determined,
+            BITS: found is not None and same_bits(found.input, sample.x),
+        }
 
 
 FCN = Experiment(
@@ -506,6 +479,8 @@ class ExactCell(InversionCell):
 class MatchingCell(Cell):
     """A cell of inputs of a LeNet found by gradient matching."""
 
+    everything: ClassVar[bool] = True
+
     protocol: SamplingProtocol
     objective: Objective  # the distance between gradients
     method: str  # how the cell's column is called
@@ -522,23 +497,19 @@ class MatchingCell(Cell):
         weights = f"α={self.objective.alpha:g} β={self.objective.beta:g}"
         return f"{self.protocol.name}, {self.subject}, {kind} {weights}, {self.method}"
 
-    def prepare(self, shelf: Shelf) -> Attack:
-        target = AttackedNetwork.of(self.network, shelf, everything=True)
-        nothing, norm = mean_image(target), self.network.normalisation
-
-        def attack(numbers: Sequence[int], repeat: int) -> Iterator[Measures]:
-            drawn = self.protocol.drawn(target, numbers, repeat)
-            for sample, found in zip(drawn, self._matched(target, drawn, repeat), strict=True):
-                error = None if found.label is None else (found.label - sample.y).abs().sum()
-                yield {
-                    **qualities(found.input, sample, norm, nothing),
-                    "L1": None if error is None else float(error),
-                    "status": found.status.name,
-                    "misfit": finite(found.misfit),
-                    "evaluations": found.evaluations,
-                }
-
-        return attack
+    def measured_together(
+        self, target: AttackedNetwork, numbers: Sequence[int], repeat: int
+    ) -> Iterator[Measures]:
+        drawn = self.protocol.drawn(target, numbers, repeat)
+        for sample, found in zip(drawn, self._matched(target, drawn, repeat), strict=True):
+            error = None if found.label is None else (found.label - sample.y).abs().sum()
+            yield {
+                **qualities(found.input, sample, target),
+                "L1": None if error is None else float(error),
+                "status": found.status.name,
+                "misfit": finite(found.misfit),
+                "evaluations": found.evaluations,
+            }
 
     def _matched(
         self, target: AttackedNetwork, drawn: Sequence[Sample], repeat: int

@@ -122,9 +122,8 @@ def _setting(response: Response, leaks: frozenset[Leak]) -> str:
     grows = response.points[-1].setting >= response.points[0].setting
     end = max(ends) if grows else min(ends)
     said = f"{written(end)} or {'more' if grows else 'less'}"
-    of_what, _, given = response.unit.partition(" (")  # what the number is, and under what terms
-    if given:
-        return f"{response.name}, {of_what} of {said} ({given}"
+    if response.terms:
+        return f"{response.name}, {response.unit} of {said} ({response.terms})"
     return f"{response.name} ({response.unit} {said})"
 
 

@@ -80,7 +80,7 @@ class AuditDifference:
         """Return the difference in a sentence."""
         if not self.changes:
             same = "Nothing changed in what leaks from the updates that both audits have."
-            return f"{same} {self._alone}".strip()
+            return " ".join([same, *self._alone])
         made = Counter((c.before, _as_shown(c.after)) for c in self.changes)
         new = sum(change.after is State.LEAKED for change in self.changes)
         said = [
@@ -89,18 +89,15 @@ class AuditDifference:
             if made[states] or states == _ENDED
         ]
         said = [*said, _counted(new, "leak is new", "leaks are new")]
-        return f"{'; '.join(said)}. {self._alone}".strip()
+        return " ".join([f"{'; '.join(said)}.", *self._alone])
 
     @property
-    def _alone(self) -> str:
-        """Return sentences on updates that only one of the audits has."""
-        sides = (("first", self.only_before), ("second", self.only_after))
-        return " ".join(
-            f"Only the {which} audit has {_named(names)}; "
-            f"{'it was' if len(names) == 1 else 'they were'} not compared."
-            for which, names in sides
-            if names
-        )
+    def _alone(self) -> Iterator[str]:
+        """Yield sentences on updates that only one of the audits has."""
+        for which, names in (("first", self.only_before), ("second", self.only_after)):
+            if names:
+                verb = "it was" if len(names) == 1 else "they were"
+                yield f"Only the {which} audit has {_named(names)}; {verb} not compared."
 
 
 def _as_shown(state: State) -> State:

@@ -118,10 +118,7 @@ def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
         "aim": attack.aim.value,
         "method": attack.method,
         "outcomes": {o.value: n for o, n in tally(attack, audit.reports).items()},
-        "reasons": [
-            {"outcome": o.value, "why": why.removesuffix("."), "updates": n}
-            for (o, why), n in reasons
-        ],
+        "reasons": [{"outcome": o.value, "why": why, "updates": n} for (o, why), n in reasons],
     }
 
 
@@ -167,7 +164,7 @@ def _curve(response: Response) -> dict[str, Any]:
     """Return how often each attack succeeded at each setting, with intervals of 95 %."""
     return {
         "defence": response.name,
-        "setting": response.unit or None,
+        "setting": response.setting or None,
         "points": [
             {
                 "setting": point.setting,

@@ -195,6 +195,7 @@ LOSS_NAMES: Mapping[str, str] = {
     "ce": "softmax cross-entropy",
     "bce": "binary cross-entropy of several labels",
     "mse": "squared error",
+    "next-token": "cross-entropy of the next token",
 }
 
 

@@ -1,4 +1,4 @@
-"""Files for machines: ``audit.json``, JUnit XML and SARIF 2.1.0, with a case and a rule per leak.
+"""What machines read: ``audit.json``, JUnit XML, SARIF 2.1.0 and remarks for a GitHub workflow.
 
 Numbers that are not finite become null in JSON.
 """
@@ -94,7 +94,7 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
     defences = [
         {
             "name": response.name,
-            "setting": response.unit or None,
+            "setting": response.setting or None,
             "points": [_point(point) for point in response.points],
             "did_not_succeed_from": {leak.value: s for leak, s in response.stops.items()},
             "left_there": {leak.value: asdict(u) for leak, u in response.left.items()},
@@ -353,3 +353,30 @@ def _results(report: AuditReport) -> Iterator[dict[str, Any]]:
 
 def _location(name: str) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": quote(name, safe="/")}}}
+
+
+def github(audit: Audit, gates: frozenset[Leak]) -> str:
+    """Return the findings as commands of a GitHub workflow, one a line, which it shows as remarks.
+
+    What ``gates`` name is an error if it leaked or was not attacked; another leak is a warning.
+    """
+    remarks = [
+        ("error", f"{refusal.name} was refused", refusal.reason) for refusal in audit.refused
+    ]
+    for report in audit.reports:
+        for leak, state in report.states.items():
+            closed = leak in gates and (state is State.LEAKED or not state.attacked)
+            if closed or state is State.LEAKED:
+                title = f"{report.name}: {leak.short} {state.value}"
+                remarks.append(("error" if closed else "warning", title, headline(report)))
+    level = "error" if any(level == "error" for level, *_ in remarks) else "notice"
+    remarks.append((level, "softleak", summary(audit)))
+    return "".join(
+        f"::{level} title={_escaped(title, ':,')}::{_escaped(words)}\n"
+        for level, title, words in remarks
+    )
+
+
+def _escaped(words: str, also: str = "") -> str:
+    """Return words with what a workflow command would read as its own written by its number."""
+    return "".join(f"%{ord(c):02X}" if c in "%\r\n" + also else c for c in words)

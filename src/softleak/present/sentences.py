@@ -92,6 +92,8 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     ),
     Why.SEVERAL_RANK: "the head's gradient is the sum of at least {rank} samples or steps",
     Why.FULL_RANK: "the head's gradient has full rank {rank}: noise, or several samples or steps",
+    Why.NEXT_TOKENS: "the model predicts the next token at every place: its labels are the words "
+    "of the text itself",
     Why.NOT_ASKED: "inputs were not asked for",
     Why.ONLY_SIGNS: "the update is a pattern of signs, not a gradient",
     Why.SEVERAL_MIXED: "the update mixes several samples or steps",

@@ -99,7 +99,7 @@ def what_if_table(tried: WhatIf) -> Table:
     for column in ("defence", *(leak.value for leak in charted())):
         table.add_column(column, overflow="fold")
     for response in tried.responses:
-        name = f"{response.name}, {response.unit}".removesuffix(", ")
+        name = f"{response.name}, {response.setting}" if response.unit else response.name
         cells = chart(response)["cells"]
         table.add_row(name, *(Text(c["words"], "cyan" if c["stopped"] else "red") for c in cells))
     return table

@@ -168,7 +168,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
     """Return what was proved of the label."""
     recovery, proved = report.label.recovery, report.label.proved
     if report.refuted:
-        return f"{VOID}. {contradiction(report).removesuffix('.')}"
+        return f"{VOID}. {contradiction(report)}"
     if report.samples.attacked:
         return samples_words(report.samples)
     if proved == "UNIQUE" and recovery.label is not None:
@@ -353,6 +353,17 @@ def states_in_brief(report: AuditReport) -> str:
         f"{leak.value} {'not known' if state is void else state.value}"
         for leak, state in report.states.items()
     )
+
+
+def gate(report: AuditReport, stop: Sequence[Leak]) -> str:
+    """Return why a gate is closed: what leaked, and what is not known, of what must not leak."""
+    leaked = [leak.short for leak in stop if leak in report.leaks]
+    unknown = [leak.short for leak in stop if leak in report.unattacked]
+    parts = [
+        f"the {listed(leaked)} must not leak, and did" if leaked else "",
+        f"nothing is known of the {listed(unknown)}" if unknown else "",
+    ]
+    return f"{report.name}: {'; '.join(filter(None, parts))}. {headline(report)}"
 
 
 def _in_state(report: AuditReport, state: State) -> list[str]:

@@ -45,8 +45,8 @@ def test_only_defences_that_end_every_attack_are_named_at_their_strongest_end():
 
 
 def test_the_terms_of_a_setting_stand_behind_its_value():
-    unit = "ε (δ = 10⁻⁵, sampling rate 1)"
-    private = response("DP-SGD", (8, 0), {Leak.LABEL: 100.0}, unit, (1000.0, 10.0))
+    private = response("DP-SGD", (8, 0), {Leak.LABEL: 100.0}, "ε", (1000.0, 10.0))
+    private = replace(private, terms="δ = 10⁻⁵, sampling rate 1")
     words = defence_words(WhatIf((private,), 4, 2), frozenset({Leak.LABEL}))
     assert "DP-SGD, ε of 100 or less (δ = 10⁻⁵, sampling rate 1). With" in words
 

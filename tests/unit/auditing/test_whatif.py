@@ -195,7 +195,8 @@ def test_dpsgd_has_epsilon_on_its_axis_and_flares_filters_are_tried_by_their_cla
     assert private.stops[Leak.INPUT] == 1.0
     assert private.left[Leak.INPUT].cosine < 0.1
     assert private.points[0].utility.loss == pytest.approx(1.0, abs=0.05)
-    assert private.unit == "ε (δ = 10⁻⁵, sampling rate 1, this update alone)"
+    assert private.unit == "ε"
+    assert private.terms == "δ = 10⁻⁵, sampling rate 1, this update alone"
     excluded = ResponseCurve(
         subject, targets[:1], options, tried["NVFlare ExcludeVars, last layer"], 1
     )

@@ -1,12 +1,11 @@
 import pytest
 import torch
 
-from softleak.matching.optimisers import LBFGS, WolfeSearch
+from softleak.matching.optimisers import DECREASE, LBFGS, MOST_TRIALS, SLOPE_LEFT
 
 
-def searched(loss, start=0.0, search=None):
+def searched(loss, start=0.0):
     """The step at which a search along the steepest descent of one unknown ends, or None."""
-    search = search or WolfeSearch()
 
     def evaluate(x):
         x = x.detach().requires_grad_()
@@ -16,10 +15,10 @@ def searched(loss, start=0.0, search=None):
     x = torch.full((1, 1), start, dtype=torch.double)
     state = LBFGS()._begin(x, *evaluate(x))
     before, down = float(state.loss), float(state.down)
-    for _ in range(search.trials):
+    for _ in range(MOST_TRIALS):
         step = float(state.step)
         value, slope = evaluate(state.x + state.step[:, None] * state.direction)
-        taken, lost = search.judge(state, value, slope)
+        taken, lost = state.judge(value, slope)
         if bool(taken) or bool(lost):
             after = float((slope * state.direction).sum())
             return (step, float(value) - before, after, down) if bool(taken) else None
@@ -29,11 +28,10 @@ def searched(loss, start=0.0, search=None):
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("centre", [-4.0, 0.5, 30.0])
 def test_an_accepted_step_keeps_the_weak_wolfe_conditions(scale, centre):
-    search = WolfeSearch()
     step, change, after, down = searched(lambda x: scale * (x - centre).square())
     assert step > 0
-    assert change <= search.decrease * step * down < 0
-    assert after >= search.slope_left * down
+    assert change <= DECREASE * step * down < 0
+    assert after >= SLOPE_LEFT * down
 
 
 def test_a_wall_of_nan_is_stepped_back_from():

@@ -153,9 +153,9 @@ def headline(run: Federation) -> str:
         f"{run.count(k)}{'' if n == run.audited else f' of the {n} attacked'} gave away {k.their}"
         for k, n in tried.items() if n
     ]  # fmt: skip
-    said = f"Of {run.audited} updates, {listed(parts)}." if parts else ""
+    said = [f"Of {run.audited} updates, {listed(parts)}."] if parts else []
     left = [k.short for k, n in tried.items() if not n]
-    return f"{said}{f' Not attacked: {listed(left)}.' if left else ''}".strip()
+    return " ".join([*said, *([f"Not attacked: {listed(left)}."] if left else [])])
 
 
 AUDIT_ACTORS = 2  # the number of Ray actors

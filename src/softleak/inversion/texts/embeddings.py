@@ -19,6 +19,7 @@ from softleak.core.client import capture
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.forward import random_input, seeded, tables_read, watched_tables
 from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
+from softleak.core.loss import NextToken
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.results import Certainty, NoWay, Place, Text
@@ -51,14 +52,15 @@ def text_plan(subject: Subject) -> TextPlan | NoWay:
     if not isinstance(spec, InputSpec) or spec.length is None:
         return NoWay("the input is not a sequence of tokens")
     try:
-        return _plan(subject.model, spec)
+        return _plan(subject, spec)
     except SoftleakError as error:
         return NoWay(str(error))
     except Exception as error:  # the model's own code may raise anything
         return NoWay(f"the model cannot be probed: {in_a_line(error)}")
 
 
-def _plan(model: nn.Module, spec: InputSpec) -> TextPlan | NoWay:
+def _plan(subject: Subject, spec: InputSpec) -> TextPlan | NoWay:
+    model = subject.model
     keyword = spec.tokens.keyword
     generator = torch.Generator().manual_seed(TEXT_PROBE_SEED)
     runs: list[tuple[Tensor, GradientShare]] = []
@@ -69,7 +71,10 @@ def _plan(model: nn.Module, spec: InputSpec) -> TextPlan | NoWay:
             x = _distinct(random_input(spec, index, generator), spec, generator)
             ids = dict(pieces(x))[keyword]
             with watched_tables(model) as watch:
-                share = capture(model, x, index % 2)
+                share = (
+                    capture(model, x, loss=NextToken()) if subject.head.each_token
+                    else capture(model, x, index % 2)
+                )  # fmt: skip
             tables = [name for name, _ in tables_read(watch, ids[None])]
             runs.append((ids, share))
     if not tables:

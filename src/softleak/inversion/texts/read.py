@@ -27,10 +27,10 @@ from softleak.inversion.texts.embeddings import (
     read_words,
     text_plan,
 )
+from softleak.inversion.texts.language import last_token, whole_text
 from softleak.inversion.texts.span import (
     FROM_SPAN,
     SPAN_EXPLAINED,
-    SPAN_INSIDE,
     FirstLayer,
     batch_misfit,
     distances,
@@ -124,7 +124,18 @@ FROM_WORDS = "the gradient of the word embeddings"
 
 
 def read_text(subject: Subject, share: GradientShare, recovery: Recovery | None) -> Text | NoWay:
-    """Return the text behind a share, with the certainty of each word; or why there is none.
+    """Return the text behind a share; that of a language model to its last token.
+
+    The arguments are those of ``read_used``.
+    """
+    found = read_used(subject, share, recovery)
+    if isinstance(found, NoWay) or not subject.head.each_token:
+        return found
+    return whole_text(subject, share, found)
+
+
+def read_used(subject: Subject, share: GradientShare, recovery: Recovery | None) -> Text | NoWay:
+    """Return the tokens with a gradient, with the certainty of each; or why there are none.
 
     Args:
         subject: the model; its inputs are sequences of tokens.
@@ -189,16 +200,18 @@ def _by_span(
     recovery: Recovery | None,
 ) -> Text | None:
     """Return what the first layer's gradient tells, if it was sent."""
-    told = share.input_shape if isinstance(share.input_shape, InputSpec) else layer.spec
-    length = told.length or layer.spec.length or 1
+    told = share.input_shape.length if isinstance(share.input_shape, InputSpec) else None
+    length = told or _longest(subject, layer, share)
     possible = words or range(layer.spec.tokens.below or 0)
     if words and not layer.ordered:
         return _bag(tuple(words), "a word enters the first layer alike at every place")
-    nearest = nearest_tokens(layer, share, possible, length)
+    nearest = nearest_tokens(layer, share, possible, length if layer.ordered else 1)
     if nearest is None:
         return None
     if not layer.ordered:
         return read_unordered(nearest)
+    if subject.head.each_token:
+        return read_span(nearest, lambda ids: _language_misfit(subject, layer, share, ids), words)
     label = None if recovery is None else recovery.label
     if label is None:
         return read_span(nearest, None, words)
@@ -207,6 +220,23 @@ def _by_span(
         lambda ids: relative_misfit(subject.model, share, filled(layer.spec, ids), label),
         words,
     )
+
+
+def _longest(subject: Subject, layer: FirstLayer, share: GradientShare) -> int:
+    """Return how many places the text may have: tokens that differ, of as many as positions."""
+    basis = span_of(layer, share)
+    config = getattr(subject.model, "config", None)
+    most = getattr(config, "max_position_embeddings", None) or layer.spec.length or 1
+    return most if basis is None else max(min(most, basis.shape[1] + 1), 1)
+
+
+def _language_misfit(
+    subject: Subject, layer: FirstLayer, share: GradientShare, stem: Tensor
+) -> float:
+    """Return what a language model's text leaves of a share, with the last token that fits best."""
+    last, _ = last_token(subject, share, stem.tolist())
+    ids = torch.cat([stem, stem.new_tensor([last])])
+    return relative_misfit(subject.model, share, filled(layer.spec, ids), None)
 
 
 def _reason(plan: TextPlan, share: GradientShare) -> str:
@@ -247,8 +277,7 @@ def read_batch(
         return NoWay("the share lacks the gradients of the first two attention layers")
     if nearest.full or basis.shape[0] == basis.shape[1]:
         return NoWay("there are as many tokens as a layer is wide, so no token is excluded")
-    inside = nearest.distance <= SPAN_INSIDE
-    options = [nearest.tokens[inside[:, i], i].tolist() for i in range(inside.shape[1])]
+    options = [nearest.inside(i) for i in range(nearest.distance.shape[1])]
     while options and not options[-1]:
         options.pop()
     if not options or not all(options):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.errors import ModelError
-from softleak.core.forward import forward_one, random_input, run_batch, watched
+from softleak.core.forward import CLASSES, TOKENS, forward_one, random_input, run_batch, watched
 from softleak.core.input_spec import Inputs, InputSpec, assembled, pieces
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -53,9 +53,16 @@ class FirstLayer:
         return torch.cat([g / g.norm() for g in sent]) if sent else None
 
     def rounding(self, share: GradientShare) -> float:
-        """Return the relative rounding of the gradients, by their number format."""
-        dtypes = [share[name].dtype for name in self.weights if name in share]
-        return max(torch.finfo(dtype).eps for dtype in dtypes)
+        """Return the relative rounding of the gradients, by their number format and their noise.
+
+        Noise σ on every entry of a matrix (m, n) has a largest singular value of ``σ (√m + √n)``.
+        """
+        sent = {n: share[n] for n in self.weights if n in share and bool(share[n].any())}
+        noise = [
+            share.noise(n) * sum(side**0.5 for side in g.shape) / float(g.double().norm())
+            for n, g in sent.items()
+        ]
+        return max(max(torch.finfo(g.dtype).eps for g in sent.values()), math.hypot(*noise))
 
     def embedded(self, ids: Tensor) -> Tensor:
         """Return the vectors (B, L, d) of tokens (B, L) as they enter the layer."""
@@ -168,7 +175,7 @@ def _inputs(model: nn.Module, x: Inputs) -> dict[str, Tensor]:
         and any(p.ndim == 2 for p in module.parameters(recurse=False))
     }
     with watched(readers, before=look), torch.enable_grad():
-        forward_one(model, x)
+        forward_one(model, x, (CLASSES, TOKENS))
     return seen
 
 
@@ -247,6 +254,11 @@ class Nearest:
     rank: int
     width: int
 
+    def inside(self, place: int) -> list[int]:
+        """Return the tokens that are possible at a place."""
+        found: list[int] = self.tokens[self.distance[:, place] <= SPAN_INSIDE, place].tolist()
+        return found
+
     @property
     def full(self) -> bool:
         """Return whether the gradient spans everything, so that no token is excluded."""
@@ -321,9 +333,8 @@ def read_unordered(nearest: Nearest) -> Text:
 
     At most as many words as the span has dimensions are told, and only if all others are far off.
     """
-    inside = nearest.distance[:, 0] <= SPAN_INSIDE
-    words = sorted(nearest.tokens[inside, 0].tolist())
-    outside = nearest.distance[~inside, 0]
+    words = sorted(nearest.inside(0))
+    outside = nearest.distance[nearest.distance[:, 0] > SPAN_INSIDE, 0]
     far = not len(outside) or float(outside.min()) > SPAN_WORSE * SPAN_INSIDE
     told = bool(words) and len(words) <= nearest.rank < nearest.width and far and len(outside) > 0
     message = (

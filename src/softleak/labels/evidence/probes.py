@@ -405,7 +405,7 @@ def probe(
 
 def evidence_of(subject: Subject) -> tuple[Relation, ...]:
     """Return the relations that hold for a subject; none if its layers cannot be looked at."""
-    if subject.input_shape is None:
+    if subject.input_shape is None or subject.head.each_token:
         return ()
     try:
         return _relations(subject, subject.input_shape, PROBE_SEED)

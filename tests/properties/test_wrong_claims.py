@@ -45,8 +45,11 @@ def update(model: nn.Module, after: s.Tensors, shape: tuple[int, ...], lr: float
 def composed(
     model: nn.Module, share: sl.GradientShare, samples: int | None = None
 ) -> CompositionFinding:
-    """Return what the audit says of classes, without its attacks on every sample."""
-    known = Knowledge(samples=samples, is_gradient=True, scale="known")
+    """Return what the audit says of classes, without its attacks on every sample.
+
+    A difference of checkpoints is known by its rounding: its rate is stated, and not its momentum.
+    """
+    known = Knowledge(samples=samples, is_gradient=True, scale=None if share.rounding else "known")
     return read_composition(Subject.of(model, share.input_shape), share, known)
 
 

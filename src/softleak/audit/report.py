@@ -326,7 +326,8 @@ class Counts:
     """The number of samples of each class: an estimate, and bounds that are proved.
 
     A mean gradient has ``B·(−δ_c) = n_c − Σ p_c`` with probabilities p, so ``n_c ≥ −B·δ_c``; all
-    counts sum to B, which bounds each from above. Without a head bias there are no bounds.
+    counts sum to B, which bounds each from above. Without a head bias there are no bounds. Where
+    the rate of a step is stated alone, the bounds also hold behind Nesterov momentum.
     """
 
     estimated: tuple[int, ...]

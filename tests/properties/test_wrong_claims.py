@@ -191,7 +191,7 @@ def test_the_certificate_finds_the_twin_of_an_input(kind, tries):
 
 
 @pytest.mark.parametrize("tries", [pytest.param(60, marks=SLOW)])
-@pytest.mark.parametrize("kind", [one for one in twins.KINDS if one not in twins.ALONE])
+@pytest.mark.parametrize("kind", twins.PAIRED)
 def test_an_input_with_a_twin_is_not_proved(kind, tries):
     proved, others = [], 0
     for seed in range(tries):

@@ -193,7 +193,7 @@ class Cycle(Network):
 KINDS: tuple[type[Network], ...] = (
     Hour, Even, Siamese, Drugs, Flags, Masked, Plain, Product, Doses, Cycle, Clipped, Gated,
 )  # fmt: skip
-ALONE = (Plain, Gated)  # of which no input has a twin
+PAIRED = tuple(one for one in KINDS if one not in (Plain, Gated))  # in which inputs have twins
 
 
 def drawn(kind: type[Network], seed: int) -> tuple[Network, Tensor, Tensor | None]:

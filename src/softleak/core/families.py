@@ -183,7 +183,7 @@ def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplic
         raise LabelError(
             f"the family {family!r} cannot be integrated over, as it has no method `simplices`. "
             "Add simplices(classes, likely) -> softleak.core.families.Simplices to it "
-            "(docs/extending.md), or name a family of softleak, or none"
+            "(docs/extending-methods.md), or name a family of softleak, or none"
         )
     found = family.simplices(classes, likely)
     if not isinstance(found, Simplices) or found.classes != classes:

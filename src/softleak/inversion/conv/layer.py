@@ -1,7 +1,7 @@
 """A convolution of a chain: its input from its output and from its gradients.
 
-All of them are linear in the input, or nearly (docs/method.md, "The input, layer by layer"). The
-rows are solved quickly, with independent errors, or thoroughly; both predict the error.
+All of them are linear in the input, or nearly (docs/inputs.md). The rows are solved quickly, with
+independent errors, or thoroughly; both predict the error.
 """
 
 from __future__ import annotations

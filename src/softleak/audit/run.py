@@ -390,7 +390,7 @@ def _input(
     other = input_of_any_loss(subject, share, options)
     if other is None or not other.leaked:
         return found
-    return replace(other, attempts=(*found.attempts, *other.attempts))
+    return replace(other, attempts={**found.attempts, **other.attempts})
 
 
 def _composition(

@@ -14,7 +14,6 @@ from softleak.audit.options import Options
 from softleak.audit.report import (
     CompositionFinding,
     Counts,
-    PixelMap,
     SamplesFinding,
 )
 from softleak.batches.recover import read_batch
@@ -22,6 +21,7 @@ from softleak.batches.sparse.attacks import recover_by_inputs
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
 from softleak.core.fit import NOT_FITTED, Explanation, Fit, Hypothesis, Topic
+from softleak.core.input_spec import normalisation_of
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status, Told, Why, because
 from softleak.core.share import GradientShare, LocalTraining
@@ -241,7 +241,7 @@ def read_samples(
         return SamplesFinding(reason=found.message, seconds=seconds)
     pictures: tuple[Tensor, ...] = ()
     if options.inputs and found.inputs is not None and found.inputs.ndim >= 2:
-        pictures = tuple(PixelMap.of(x, options.normalisation)(x) for x in found.inputs)
+        pictures = tuple(normalisation_of(x, options.normalisation).pixels(x) for x in found.inputs)
     return SamplesFinding(found, found.reason, knowledge, pictures, seconds)
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.func import jacfwd, vmap
 
 
 def conjugate_gradients(
@@ -279,6 +280,21 @@ def inverse_trace(matrix: Tensor, ridge: float) -> float:
         found = torch.linalg.solve_triangular(own, identity, upper=False)
         total += float(found.square().sum())
     return total
+
+
+@dataclass(frozen=True, eq=False)
+class Differentiated:
+    """The ``Residuals`` of a function of unknowns (K,) and of what else belongs to each problem."""
+
+    function: Callable[..., Tensor]
+    others: tuple[Tensor, ...] = ()  # (P, …) each, of which a problem's kind is the row
+
+    def values(self, x: Tensor, kind: Tensor) -> Tensor:
+        return vmap(self.function)(x, *(one[kind] for one in self.others))
+
+    def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
+        slopes = vmap(jacfwd(self.function))(x, *(one[kind] for one in self.others))
+        return self.values(x, kind), slopes.nan_to_num(0.0)
 
 
 LARGEST_COST = 1e30  # the cost of a point at which the residuals are not finite

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softleak.core.factors import OWN, RANK, SMALLEST_NORMAL, head_gradients
+from softleak.core.factors import OWN, SECOND_VALUE, SMALLEST_NORMAL, head_gradients
 from softleak.core.families import Family, Mixed, OneHot, Smoothed, SmoothedMixed
 from softleak.core.head import Head
 from softleak.core.share import GradientShare
@@ -72,7 +72,7 @@ def _row_space(G: Tensor, relative: float, noise: float) -> Tensor:
         _, values, rows = torch.linalg.svd(Q.T @ G, full_matrices=False)
         largest = float(values[0]) if len(values) else 0.0
         spread = noise * (math.sqrt(G.shape[0]) + math.sqrt(G.shape[1]))
-        least = RANK.second_value * max(relative, OWN) * largest
+        least = SECOND_VALUE * max(relative, OWN) * largest
         rank = int((values > math.hypot(least, 2 * spread)).sum())
         if rank < columns or columns == min(G.shape):
             return torch.as_tensor(rows[:rank].T)
@@ -226,7 +226,7 @@ class HeadSpace:
         usual = float(columns.square().mean().sqrt())
         absolute, smallest = absolute * usual, share.smallest(head.weight_name, head.dtype) * usual
         edge = 2 * sum(side**0.5 for side in gradient.shape) * absolute
-        rank = int((RANK.second_value * relative * S[0] + edge < S).sum())
+        rank = int((SECOND_VALUE * relative * S[0] + edge < S).sum())
         space = (U[:, :rank], S[:rank], Vh[:rank].T, weights, columns, torch.ones_like(offset))
         return cls(*space, offset, with_bias, float(rank), gradient, relative, absolute, smallest)
 

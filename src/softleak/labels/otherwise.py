@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from softleak.core.factors import RANK, Factors, factor, numerical_rank
+from softleak.core.factors import SECOND_VALUE, Factors, factor, numerical_rank
 from softleak.core.families import OneHot
 from softleak.core.head import column_sums
 from softleak.core.knowledge import Knowledge
@@ -90,7 +90,7 @@ def without_decay(
     noise = G.new_tensor(share.noise(head.weight_name) * len(G) ** 0.5)
     off = (relative * G.norm(dim=0)).hypot(noise)
     error = float((off * weights).norm()) / size**2
-    if abs(decay) <= DECAY_LEAST_ERRORS * error or left > RANK.second_value * float(off.norm()):
+    if abs(decay) <= DECAY_LEAST_ERRORS * error or left > SECOND_VALUE * float(off.norm()):
         return
     precision = share.precision or COARSE.get(sent.dtype)
     for smallest in (0, 2):  # dimensions of a parameter that decays

@@ -12,7 +12,7 @@ from itertools import islice, product
 import torch
 
 from softleak.core.client import SgdSteps, mean_gradient, mean_of_head
-from softleak.core.factors import RANK, factor
+from softleak.core.factors import FEWEST_ROUNDINGS, factor
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
@@ -345,7 +345,7 @@ def decay_of(subject: Subject, share: GradientShare, recipe: SgdSteps) -> float 
     lost = float(sums @ weights) / size**2
     left = float((sums - lost * weights).norm())
     noise = share.noise(subject.head.weight_name) * W.numel() ** 0.5
-    if left > RANK.fewest_roundings * noise or abs(lost) * size <= RANK.fewest_roundings * noise:
+    if left > FEWEST_ROUNDINGS * noise or abs(lost) * size <= FEWEST_ROUNDINGS * noise:
         return None
     low, high = 0.0, OTHER_CLIENTS_LARGEST_DECAY
     for _ in range(60):

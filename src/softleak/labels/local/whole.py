@@ -20,7 +20,7 @@ from torch.func import jacfwd, vmap
 
 from softleak.core.client import LocalProgram, SgdSteps, mean_gradient, mean_of_head
 from softleak.core.errors import ModelError, SoftleakError
-from softleak.core.factors import RANK, factor
+from softleak.core.factors import FEWEST_ROUNDINGS, factor
 from softleak.core.families import AnyLabel, Family
 from softleak.core.forward import forward_one, random_tensor, recorded_inputs
 from softleak.core.knowledge import Knowledge
@@ -301,7 +301,7 @@ def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
     left = float((G - torch.outer(d, x)).norm())
     # The rows of the bias round too, times the input.
     expected = float(G.numel() ** 0.5 * noise + own * len(d) ** 0.5 * x.norm())
-    if left > RANK.fewest_roundings * expected:
+    if left > FEWEST_ROUNDINGS * expected:
         return None
     # What is left of all rows shows how large the roundings really were.
     seen = min(max(left / expected, torch.finfo(torch.double).eps), 1.0)

@@ -437,11 +437,7 @@ class SgdSteps:
         return replace(self, lr=self.lr * self.rates[step], rates=()) if self.rates else self
 
     def step(self, moved: Number, memory: Number | None, slope: Number) -> tuple[Number, Number]:
-        """Return how far ``before − now`` has got after one more step, and the momentum.
-
-        ``moved`` is that so far, without the decay of ``before`` itself; there is no ``memory``
-        before the first step; ``slope`` is the gradient of the loss.
-        """
+        """Return ``before − now``, less the decay of ``before``, after a step, and momentum."""
         if self.weight_decay:
             slope = slope - self.weight_decay * moved
         if not self.momentum:  # dampening is of the momentum, and without one there is none
@@ -451,10 +447,7 @@ class SgdSteps:
         return moved + self.lr * ahead, memory
 
     def step_in_place(self, moved: Tensor, memory: Tensor | None, slope: Tensor) -> Tensor:
-        """Take one more ``step``, write it to ``moved``, and return the momentum.
-
-        Memory and slope are overwritten, which saves most of the time where they are large.
-        """
+        """Take one more ``step`` in the memory of all arguments; return the momentum."""
         if self.weight_decay:
             slope.sub_(moved, alpha=self.weight_decay)
         if not self.momentum:

@@ -150,10 +150,7 @@ def _joined(held: Sequence[_Held]) -> Factors:
 def _factors(
     gradients: Sequence[Tensor], known: Sequence[float], tiny: float, eps: float, relative: float
 ) -> Factors:
-    """Return the factors of gradients (C, I), a few clients at a time.
-
-    ``known`` is the stated error of their entries, ``tiny`` and ``eps`` are of the coarsest dtype.
-    """
+    """Return the factors of gradients (C, I), a few clients at a time."""
     clients = max(CACHED_BLOCK // gradients[0].numel(), 1)
     parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
     u, sigma, v, residual, sums = (torch.cat(part) for part in zip(*parts, strict=True))

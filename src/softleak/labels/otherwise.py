@@ -33,11 +33,7 @@ SIGN_PATTERN_FEWEST = 12  # entries that can show a pattern
 
 
 def is_sign_pattern(gradient: Tensor) -> bool:
-    """Return whether nearly all entries have one size or are next to zero, and none is larger.
-
-    A feature that is zero leaves entries of zero. With the decoupled weight decay of AdamW they are
-    small numbers instead.
-    """
+    """Return whether nearly all entries have one size or are next to zero, and none is larger."""
     sizes = gradient.detach().double().abs().flatten()
     if not len(sizes):
         return False
@@ -264,11 +260,7 @@ def otherwise(
 def _explained(
     subject: Subject, knowledge: Knowledge, share: GradientShare, G: Tensor, rank: int
 ) -> Recovery | None:
-    """Return the answer if weight decay, several samples or one altered row are all there is.
-
-    ``rank`` is the number of singular values of the head's gradient ``G`` (C, I) above rounding.
-    Its rows add up to zero for one sample and for many; behind noise or pruning they do not.
-    """
+    """Return the answer if weight decay, several samples or one altered row are all there is."""
     undone = undo_decay(subject, knowledge, share)
     name = subject.head.weight_name
     relative = share.resolution(name, subject.head.dtype)
@@ -279,10 +271,7 @@ def _explained(
 
 
 def _of_rounding(subject: Subject, knowledge: Knowledge, factors: Factors) -> bool:
-    """Return whether the gradient may be a feature times a ``p − y`` of rounding errors.
-
-    It has rank one then. Its size is compared with that of a usual feature where both are known.
-    """
+    """Return whether the gradient may be a usual feature times a ``p − y`` of rounding errors."""
     if not bool(factors.rank_one):
         return False
     if knowledge.scale_unknown:

@@ -167,10 +167,7 @@ class TailInputs(NamedTuple):
 def tail_inputs(
     subject: Subject, share: GradientShare, problem: FeatureProblem, fit: FeatureFit
 ) -> TailInputs | None:
-    """Return what the deepest layer read whose inputs the share tells.
-
-    Inputs (B, n) are those whose products with ``D`` (B, m) come nearest to the gradient (m, n).
-    """
+    """Return what the deepest layer read whose inputs the share tells."""
     generator = torch.Generator().manual_seed(0)
     D, moved = fit.behind, problem.moved(generator).solve().behind
     found: TailInputs | None = None
@@ -329,10 +326,7 @@ def recover_without_scale(
 def _signed(
     subject: Subject, share: GradientShare, space: GradientSpace, found: Directions
 ) -> tuple[Tensor, Differences]:
-    """Return inputs (B, …) up to a positive factor, and what their gradients say of ``δ``.
-
-    Of a direction and its opposite, only one switches the units on that were on.
-    """
+    """Return inputs (B, …) up to a positive factor, and what their gradients say of ``δ``."""
     model, name = subject.once(exact_copy), subject.once(first_layer)
     assert name is not None  # its gradient was factored
     unit = torch.where(found.zeros, 0.0, found.vectors @ space.R.T)
@@ -392,7 +386,7 @@ def recover_by_inputs(
         return None
     found = _directions(
         space,
-        "patterns in which the ReLUs of {} were on and off were found, and the inputs need all of them",
+        "patterns of active units of {} were found, and the inputs need all of them",
     )
     if isinstance(found, BatchRecovery):
         return found
@@ -490,8 +484,8 @@ def recover_trained_batch(
         return _none("the first layer did not move")
     found = _directions(
         space,
-        "patterns of active units of {} were found, and inputs need all of them: units that switched "
-        "between steps may hide the others",
+        "patterns of active units of {} were found, and inputs need all of them: units that "
+        "switched between steps may hide the others",
     )
     if isinstance(found, BatchRecovery):
         return found

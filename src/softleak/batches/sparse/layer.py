@@ -91,11 +91,7 @@ def first_layer(subject: Subject) -> str | None:
 
 
 def layers_before_head(subject: Subject) -> tuple[str, ...]:
-    """Return the fully connected layers before the head, its nearest first, with ReLUs between.
-
-    All layers are watched in one run, since dropout in train mode differs from run to run. Where
-    it lies between two layers, the chain ends.
-    """
+    """Return the fully connected layers before the head, the nearest first, with ReLUs between."""
     names, after = _linears(subject), subject.head.name
     if not names:
         return ()
@@ -201,11 +197,7 @@ class Differences(NamedTuple):
 def differences(
     model: nn.Module, layer: str, x: Tensor, D: Tensor, errors: Tensor, rounding: float
 ) -> Differences:
-    """Return what the gradients at a layer's output say of each sample's ``p − y``.
-
-    The model is in float64; ``D`` (N, m) are the gradients at the layer's output for inputs
-    (N, …), with standard errors (N, m). Inputs are moved by the client's relative rounding.
-    """
+    """Return what gradients ``D`` (N, m) at a layer's output say of ``p − y`` at inputs (N, …)."""
     generator = torch.Generator().manual_seed(0)
     best = _all_samples(model, layer, x, D, errors)
     for run in range(KINKS_RUNS):
@@ -266,10 +258,7 @@ class Weighing(NamedTuple):
 
 
 def weigh(p: Tensor, delta: Tensor, errors: Tensor, knowledge: Knowledge) -> Weighing:
-    """Return the weight of each sample from its prediction (N, C) and its part ``δ'`` in the share.
-
-    ``errors`` (N,) bound the error of an entry of ``δ'``.
-    """
+    """Return the weight of samples, of predictions (N, C) and parts ``δ'`` known to ``errors``."""
     found, size = len(p), knowledge.samples
     weight = 1 / max(size or found, found)
     known = torch.zeros_like(p[:, 0])
@@ -367,11 +356,7 @@ def verdict(
     labels: Tensor, features: Tensor, errors: Tensor, feature_errors: Sequence[float],
     knowledge: Knowledge, said: tuple[str, str], problems: Sequence[str], why: str,
 ) -> BatchRecovery:  # fmt: skip
-    """Return the samples; without problems those are proved whose label error is tolerable.
-
-    Labels (N, C) and what entered the head (N, I) come with bounds (N,) of the labels' errors in L1
-    and of the relative errors of features. It is ``said`` what was found, and how.
-    """
+    """Return the samples; without problems those are proved whose label error is tolerable."""
     samples: list[Recovery] = []
     for label, feature, off, spread in zip(labels, features, errors, feature_errors, strict=True):
         sure = not problems and float(off) < knowledge.tolerance

@@ -89,11 +89,7 @@ class MovingHead:
         return cls(target, weight, b, errors, recipe, basis, family)
 
     def moves(self, y: Tensor, features: Tensor) -> list[Tensor]:
-        """Return what has moved (C, r) before every step and at the end, as ``target`` counts it.
-
-        That is for a label (C,) and the features (K, r) before each step, without the decay of the
-        first weights. A trained bias sees a feature of one.
-        """
+        """Return what has moved (C, r) before each step of features (K, r), and at the end."""
         missing = self.target.shape[1] - len(self.basis)
         seen = torch.cat([features, features.new_ones(len(features), missing)], 1)
         moves, memory = [torch.zeros_like(self.target)], None
@@ -111,11 +107,7 @@ class MovingHead:
         return torch.cat([rest.flatten(), label / MOVING_LABEL_ERROR])
 
     def on_a_line(self, z: Tensor, along: Tensor, length: Tensor) -> Tensor:
-        """Return the residual of a feature that moves on a line, and the length of its way.
-
-        ``z`` holds the label (C,), the first feature (r,) and how far it moves in all (r,), of
-        which the part ``along`` (K,) lies behind it before each step.
-        """
+        """Return the residual where the feature moves on a line; ``z`` is the label, first, way."""
         classes, rank = self.sizes
         y, first, way = torch.split(z, [classes, rank, rank])
         left = self.residual(y, first + along[:, None] * way)
@@ -317,11 +309,7 @@ SIMPLE_AT_ONCE = 16  # clients that are run together
 
 
 def nearest_simple(residual: Callable[[Tensor], Tensor], start: Tensor) -> list[Tensor]:
-    """Return smoothed and mixed labels (C,) that come near an update, the nearest first.
-
-    The ``residual`` of a label (M,) is how far its update is off. The largest entries of ``start``,
-    what one step would mean, are the classes that may be mixed.
-    """
+    """Return smoothed and mixed labels (C,) that come near an update, the nearest first."""
     corners = torch.eye(len(start), dtype=start.dtype, device=start.device)
     likely = start.argsort(descending=True)[:SIMPLE_MIXED].tolist()
     lines = [(one, torch.full_like(one, 1 / len(start))) for one in corners]
@@ -411,11 +399,7 @@ class Unrolled:
 def recover_whole(
     subject: Subject, knowledge: Knowledge, share: GradientShare, recipe: SgdSteps
 ) -> Recovery | None:
-    """Recover the label of one sample on which all layers were trained.
-
-    UNIQUE only if a run of the client on it gives the update of every layer; None if the first
-    layer does not give the input of one sample.
-    """
+    """Recover one sample's label where its input is read; a run of the client proves it."""
     if subject.once(input_layer) is None:
         return None
     mean = mean_gradient(subject, share, recipe)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from softleak.core.client import Client
+from softleak.core.client import capture
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.input_spec import Inputs
 from softleak.core.loss import NextToken
@@ -56,10 +56,10 @@ def simulated(
 ) -> Gradients:  # fmt: skip
     """Return in float64 what the client sends for labels (B, C), or for texts without any."""
     if labels is None:
-        sent = Client(loss=NextToken()).share(model, inputs)
+        sent = capture(model, inputs, loss=NextToken())
         return {n: g.double() * scale for n, g in sent.items() if n in share}
     y = labels.detach().clamp_min(0)
-    sent = Client().share(model, inputs, y / y.sum(-1, keepdim=True))
+    sent = capture(model, inputs, y / y.sum(-1, keepdim=True))
     return {n: g.double() * scale for n, g in sent.items() if n in share}
 
 

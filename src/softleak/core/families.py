@@ -22,6 +22,11 @@ def top_entries(y: Tensor, k: int) -> Tensor:
     return y >= kth_largest(y, k)
 
 
+def kept_on_top(y: Tensor, k: int) -> Tensor:
+    """Return entries (…, C) with all but the ``k`` largest set to zero."""
+    return torch.where(top_entries(y, k), y.clamp_min(0.0), 0.0)
+
+
 def below_top(y: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the ``k``-th largest entry, and ones where entries (…, C) are less, else zeros."""
     least = kth_largest(y, k)
@@ -115,7 +120,7 @@ def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplic
         raise LabelError(
             f"the family {family!r} cannot be integrated over, as it has no method `simplices`. "
             "Add simplices(classes, likely) -> softleak.core.families.Simplices to it "
-            "(docs/extending.md), or name a family of softleak, or none"
+            "(docs/extending-methods.md), or name a family of softleak, or none"
         )
     found = family.simplices(classes, likely)
     if not isinstance(found, Simplices) or found.classes != classes:
@@ -238,7 +243,7 @@ class Mixed(_Counted):
 
     def project(self, y: Tensor) -> Tensor:
         """Return ``y`` (…, C) with all but its top ``k`` entries set to zero."""
-        return torch.where(top_entries(y, self.k), y.clamp_min(0.0), 0.0)
+        return kept_on_top(y, self.k)
 
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
         """Return a simplex for every ``k`` of the likely classes."""
@@ -251,7 +256,7 @@ class OneHot:
 
     def project(self, y: Tensor) -> Tensor:
         """Return ``y`` (…, C), whose entries sum to one, with all but its top entry set to zero."""
-        return Mixed(1).project(y)
+        return kept_on_top(y, 1)
 
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:
         """Return a single point for each likely class."""

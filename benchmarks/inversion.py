@@ -22,7 +22,6 @@ from softleak.audit.metrics import psnr
 from softleak.labels.evidence.relation import Relation
 from softleak.paper import data, models
 from softleak.paper.classic import PUBLISHED_SMOOTHING, one_index
-from softleak.paper.tables import pixels
 
 OURS, CLASSIC, CLASSIC_IMAGE, OURS_IMAGE = "softleak", "classic", "classic, image", "ours, image"
 ROUNDS = 3
@@ -72,7 +71,7 @@ class Case:
     def image(self, i: int, recovery: sl.Recovery) -> Tensor:
         """Invert the input of one share whose label was recovered."""
         return sl.invert(
-            self.model, self.shares[i], recovery, chain=self.chain, pixel=pixels(data.CIFAR10_NORM)
+            self.model, self.shares[i], recovery, chain=self.chain, pixel=data.CIFAR10_NORM.scale
         ).input
 
 

@@ -11,7 +11,6 @@ from torch import nn
 import softleak as sl
 from softleak.audit.metrics import psnr
 from softleak.paper import data, models
-from softleak.paper.tables import pixels
 
 NOISE_STDS = (1e-5, 1e-4, 1e-3, 1e-2)
 
@@ -40,7 +39,7 @@ def main() -> None:
     for name, model in nets.items():
         for kind, share in variants(sl.capture(model.eval(), sample.x, sample.y)).items():
             recovery = sl.recover_label(model, share)
-            inverted = sl.invert(model, share, recovery, pixel=pixels(data.CIFAR10_NORM))
+            inverted = sl.invert(model, share, recovery, pixel=data.CIFAR10_NORM.scale)
             image = data.CIFAR10_NORM.invert(inverted.input.view_as(truth))
             figures = f"{psnr(image, truth):.0f} dB | {inverted.psnr_predicted:.0f} dB"
             print(f"| {name} | {kind} | {figures} | {'yes' if inverted.determined else 'no'} |")

@@ -14,11 +14,11 @@ Key = Callable[[Record], str]
 def page(records: Sequence[Record], command: str, models: int, minutes: float) -> str:
     """The whole page: totals, groups of models by groups of ways, and both one by one."""
     lines = [
-        "# The adversarial suite",
+        "# Results: the adversarial suite",
         "",
         f"`{command}`: {len(records)} recoveries on {models} models that softleak was not tuned "
         f"to, {minutes:.0f} minutes. What the words mean: "
-        "[judging](#how-answers-are-judged).",
+        "[judging](../adversary.md#how-answers-are-judged).",
         "",
         *_totals(records),
         "",
@@ -37,8 +37,6 @@ def page(records: Sequence[Record], command: str, models: int, minutes: float) -
         "## By model",
         "",
         *_counts(records, lambda one: one.stranger, "model"),
-        "",
-        *JUDGING,
     ]
     return "\n".join(lines) + "\n"
 
@@ -100,27 +98,3 @@ def _number(count: int, outcome: Outcome) -> str:
     if not count:
         return ""
     return f"**{count}**" if outcome in FAILURES else str(count)
-
-
-JUDGING = (
-    "## How answers are judged",
-    "",
-    "The truth is known to the judge alone (`benchmarks/adversary/judge.py`).",
-    "",
-    "- *UNIQUE, right*: the L1 error of the label is within the bound that came with it. Behind a",
-    "  batch or a momentum the label has to be that of one of the samples.",
-    "- *Undetectable*: a loss, a scale or a sign was changed, nobody told the library, and the",
-    "  numbers are those of a cross-entropy with another label. It counts as undetectable only if",
-    "  the message states the assumption and no simpler reading exists: if the true label is",
-    "  one-hot, smoothed, a mix of two or a smoothed mix, that label at another scale is a simpler",
-    "  reading, and UNIQUE with another label is wrong. Losses that weigh classes leave the",
-    "  gradient of a rescaled cross-entropy of a reweighted label; that label counts as",
-    "  undetectable too.",
-    "- *Complete set without the truth*: the true label is more than 0.002 in L1 from every label",
-    "  of every solution, and further than the rounding that the solution states, although the",
-    "  set is called complete. Undetectable as above.",
-    "- *NOT_SINGLE, too many*: more samples are claimed than there are, or more gradients than",
-    "  there are samples and steps, if the message says that steps count.",
-    "- *NO_SOLUTION, but there is one*: a clean share of a label of the family that was assumed.",
-    "- *Refused*: a `SoftleakError`, which says what is wrong with the model or the share.",
-)

@@ -1,1 +1,1 @@
-"""Labels behind local training: acceptance tables of docs/local-training.md."""
+"""Labels behind local training: acceptance tables of docs/results/local-training.md."""

@@ -1,4 +1,4 @@
-"""Print the tables of docs/local-training.md: ``python -m benchmarks.local_training head``."""
+"""Print tables of docs/results/local-training.md: ``python -m benchmarks.local_training head``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from benchmarks.matrix.updates import Sent
 from softleak.audit import AuditReport, Leak, State
 from softleak.audit import Truth as Told
 from softleak.audit.metrics import pairing, psnr
-from softleak.audit.report import LEAK_LABEL_ERROR, LEAK_RECOGNISABLE, PixelMap
+from softleak.audit.report import LEAK_LABEL_ERROR, LEAK_RECOGNISABLE
+from softleak.core.input_spec import normalisation_of
 from softleak.core.results import Recovery, Status
 from softleak.core.subject import Subject
 from softleak.labels.composition import BatchReader
@@ -182,8 +183,10 @@ def _inputs_hold(report: AuditReport, sent: Sent) -> bool:
     found = report.samples.found
     if not report.samples.inputs or found is None or found.inputs is None:
         return True
-    best = [max(psnr(PixelMap.of(x, None)(x), PixelMap.of(x, None)(true)) for true in sent.data.x)
-            for x in found.inputs]  # fmt: skip
+    alike = [(x, normalisation_of(x, None)) for x in found.inputs]
+    best = [
+        max(psnr(norm.pixels(x), norm.pixels(true)) for true in sent.data.x) for x, norm in alike
+    ]
     return min(best) >= LEAK_RECOGNISABLE
 
 

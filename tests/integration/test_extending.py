@@ -1,4 +1,4 @@
-"""What docs/extending.md adds shows in everything that an audit writes."""
+"""What the pages on extending add shows in everything that an audit writes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from softleak.core.vocabulary import State
 from softleak.labels.evidence import probes
 from softleak.present import as_data, dossier_data, write_page
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "extending.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = "".join((DOCS / name).read_text() for name in ("extending.md", "extending-methods.md"))
 SECTIONS = {
     part.partition("\n")[0]: re.findall(r"```python\n(.*?)```", part, re.DOTALL)
-    for part in PAGE.split("\n## ")[1:]
+    for part in PAGES.split("\n## ")[1:]
 }
 
 

@@ -29,8 +29,9 @@ def site(tmp_path_factory):
 
 
 def test_every_page_of_the_documentation_stands_in_the_site(site):
-    for page in (ROOT / "docs").glob("*.md"):
-        assert (site / f"{page.stem}.html").is_file(), page.name
+    for page in (ROOT / "docs").rglob("*.md"):
+        built = site / page.relative_to(ROOT / "docs").with_suffix(".html")
+        assert built.is_file(), page.name
 
 
 def test_a_page_fetches_nothing_from_elsewhere(site):

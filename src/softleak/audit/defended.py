@@ -25,13 +25,13 @@ from softleak.audit.report import (
     AuditReport,
     InputFinding,
     LabelFinding,
-    PixelMap,
 )
 from softleak.audit.run import NamedShare
 from softleak.audit.sweeps import LossFall
 from softleak.batches.recover import read_batch
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.factors import head_gradients
+from softleak.core.input_spec import Normalisation
 from softleak.core.loss import CROSS_ENTROPY, Loss
 from softleak.core.results import Recovery
 from softleak.core.share import GradientShare
@@ -120,7 +120,7 @@ class Target:
     classes: frozenset[int] = frozenset()  # that an attack may name as being in the update
     tokens: tuple[int | None, ...] = ()  # of a text
     samples: tuple[Tensor, ...] = ()  # the labels that were proved of an update of several
-    to_pixels: PixelMap | None = None  # how the input became pixels
+    to_pixels: Normalisation | None = None  # how the input became pixels
     loss: Loss = CROSS_ENTROPY  # that the label belongs to
 
     @classmethod
@@ -144,7 +144,7 @@ class Target:
         """The input behind the share as the model takes it; None if it is not known."""
         if self.pixels is None or self.to_pixels is None:
             return None
-        return self.to_pixels.undo(self.pixels)
+        return self.to_pixels.apply(self.pixels.double())
 
 
 def fall_of(subject: Subject, target: Target, options: Options) -> LossFall | None:
@@ -345,7 +345,7 @@ def from_first(
     return grid[high:]
 
 
-def in_units_of(units: PixelMap | None, found: InputFinding) -> InputFinding:
+def in_units_of(units: Normalisation | None, found: InputFinding) -> InputFinding:
     """Return a finding in the pixels that ``units`` makes of an input; None leaves it as it is.
 
     Where it is not stated how pixels became inputs, every image is stretched to its own range. Two
@@ -357,7 +357,7 @@ def in_units_of(units: PixelMap | None, found: InputFinding) -> InputFinding:
     told = found.psnr_predicted
     if told is not None:
         told += 20 * math.log10(float(own.scale.mean() / units.scale.mean()))
-    pixels = units(own.undo(found.pixels))
+    pixels = units.pixels(own.apply(found.pixels.double()))
     return replace(found, pixels=pixels, psnr_predicted=told, to_pixels=units)
 
 

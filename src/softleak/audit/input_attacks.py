@@ -19,18 +19,17 @@ from softleak.audit.leaks import Leak
 from softleak.audit.options import Options
 from softleak.audit.report import (
     LEAK_RECOGNISABLE,
-    Attempt,
+    Ending,
     InputFinding,
     Method,
     Outcome,
-    PixelMap,
     SamplesFinding,
 )
 from softleak.batches.sparse.attacks import recover_trained_batch
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
 from softleak.core.fit import Bearing, Topic
-from softleak.core.input_spec import InputSpec
+from softleak.core.input_spec import InputSpec, normalisation_of
 from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -58,14 +57,14 @@ def divide_input(
     found = divided(subject, share.expecting(recovery.noise or 0.0), recovery)
     if found is None:
         return None
-    pixels = PixelMap.of(found.input, options.normalisation)
+    pixels = normalisation_of(found.input, options.normalisation)
     told = found.psnr(pixels.scale)
     if recovery.fit[Topic.MODE].bearing is Bearing.CONTRADICTED:
         told = -math.inf  # it is what dropout left of an input
     shown = told if found.verified else None
     reason = because(Why.DIVIDED if found.verified else Why.DIVIDED_TO_A_FACTOR, layer=found.layer)
     return InputFinding(
-        Method.QUOTIENT, reason, pixels(found.input), shown, determined=found.verified,
+        Method.QUOTIENT, reason, pixels.pixels(found.input), shown, determined=found.verified,
         to_pixels=pixels, up_to_factor=not found.verified and told >= LEAK_RECOGNISABLE,
         factor=found.factor,
     )  # fmt: skip
@@ -127,10 +126,10 @@ def _computed(method: Method, found: Inversion, reason: Told, options: Options) 
     """Return an input that was computed as a finding, in pixels."""
     if not found.input.isfinite().all():
         return InputFinding(method, because(Why.NO_FINITE_SOLUTION))
-    pixels = PixelMap.of(found.input, options.normalisation)
+    pixels = normalisation_of(found.input, options.normalisation)
     told = replace(found, pixel=pixels.scale).psnr_predicted if found.borne_out else None
     return InputFinding(
-        method, reason, pixels(found.input), told, found.determined, found.layers, pixels
+        method, reason, pixels.pixels(found.input), told, found.determined, found.layers, pixels
     )
 
 
@@ -197,11 +196,11 @@ def match_input(
     best = min(found, key=lambda one: one.misfit)
     if best.input is None:
         return not_run(MATCHING.name, best.message)
-    to_pixels = PixelMap.of(best.input, options.normalisation)
+    to_pixels = normalisation_of(best.input, options.normalisation)
     several = isinstance(recovery, BatchRecovery)
 
     def rows(x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(to_pixels(x)) if several else (to_pixels(x),)
+        return tuple(to_pixels.pixels(x)) if several else (to_pixels.pixels(x),)
 
     pixels = [rows(one.input) for one in found if one.input is not None]
     agreed = [agreement_of(*pair) for pair in zip(*pixels, strict=True) if len(pair) > 1]
@@ -233,35 +232,36 @@ def search_input(
         and found.proved
         and (proved := _solution_described(found, recovery, options))
     ):
-        shown = Attempt(GAUSS_NEWTON.id, Outcome.of(proved.leaked), proved.reason)
-        return replace(proved, attempts=(shown,))
+        return replace(proved, attempts={GAUSS_NEWTON.id: proved.ending})
     left = max(options.seconds - (time.perf_counter() - began), 0.0)
     if options.seconds > 0:
         left = max(left, (1 - SOLVING_PART) * options.seconds)
     matched = match_input(subject, share, recovery, replace(options, seconds=left))
     if matched is None:
         return None
-    tried = ending.outcome is not Outcome.NOT_APPLICABLE
-    beside = because(Why.NOT_PROVED, why=ending.why) if tried else None
+    outcome, why = ending
+    beside = because(Why.NOT_PROVED, why=why) if outcome is not Outcome.NOT_APPLICABLE else None
     certificate = None if found is None else found.certificate
-    return replace(matched, beside=beside, certificate=certificate, attempts=(ending,))
+    return replace(
+        matched, beside=beside, certificate=certificate, attempts={GAUSS_NEWTON.id: ending}
+    )
 
 
 def _solved(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
-) -> tuple[Reconstruction | None, Attempt]:
+) -> tuple[Reconstruction | None, Ending]:
     """Return what Gauss–Newton found, if it was tried, and how it ended."""
     try:
         if why := _inapplicable(subject, recovery, options):
-            return None, Attempt(GAUSS_NEWTON.id, Outcome.NOT_APPLICABLE, why)
+            return None, (Outcome.NOT_APPLICABLE, why)
         seconds = SOLVING_PART * options.seconds
         matching = Matching(optimiser=SOLVING_METHOD, restarts=SOLVING_RESTARTS, seconds=seconds)
         shaped = replace(subject, said_shape=subject.input_shape)
         (found,) = matching(shaped, [share], [recovery])
     except Exception as error:  # the model's own code and torch may raise anything
         why = because(Why.NOT_RUN, name="it", error=in_a_line(error))
-        return None, Attempt(GAUSS_NEWTON.id, Outcome.NOT_CARRIED_OUT, why)
-    return found, Attempt(GAUSS_NEWTON.id, Outcome.of(found.proved), found.message)
+        return None, (Outcome.NOT_CARRIED_OUT, why)
+    return found, (Outcome.of(found.proved), found.message)
 
 
 def _inapplicable(
@@ -285,8 +285,8 @@ def _solution_described(
     """Return an image as a finding, with the PSNR that its certificate predicts, if it has both."""
     if found.input is None or found.certificate is None:
         return None
-    to_pixels = PixelMap.of(found.input, options.normalisation)
-    several, pixels = isinstance(recovery, BatchRecovery), to_pixels(found.input)
+    to_pixels = normalisation_of(found.input, options.normalisation)
+    several, pixels = isinstance(recovery, BatchRecovery), to_pixels.pixels(found.input)
     return InputFinding(
         Method.SOLVING, because(Why.SOLVED, several=several), pixels[0] if several else pixels,
         found.certificate.psnr_predicted(to_pixels.scale), determined=True, to_pixels=to_pixels,
@@ -335,11 +335,11 @@ def first_inputs(found: BatchRecovery, options: Options) -> InputFinding | None:
     if found.inputs is None:
         return None
     first = found.inputs[0]
-    pixels = PixelMap.of(first, options.normalisation)
-    off = found.input_error * float(pixels.scale.max())
+    norm = normalisation_of(first, options.normalisation)
+    off = found.input_error * float(norm.scale.max())
     predicted = math.inf if off == 0 else -20 * math.log10(off)
     return InputFinding(
-        FIRST_LAYER, found.message, pixels(first), predicted, determined=True, to_pixels=pixels
+        FIRST_LAYER, found.message, norm.pixels(first), predicted, determined=True, to_pixels=norm
     )  # fmt: skip
 
 
@@ -349,11 +349,11 @@ def match_client(subject: Subject, share: GradientShare, options: Options) -> In
         UnrolledMatching(seconds=options.seconds / 2, seed=seed)(subject, share) for seed in (0, 1)
     ]
     best, other = sorted(tries, key=lambda one: one.misfit)
-    pixels = PixelMap.of(best.input, options.normalisation)
+    pixels = normalisation_of(best.input, options.normalisation)
     return InputFinding(
         Method.MATCHING, because(Why.UNROLLED),
-        pixels(best.input), to_pixels=pixels, misfit=best.misfit,
-        agreement=agreement_of(pixels(best.input), pixels(other.input)),
+        pixels.pixels(best.input), to_pixels=pixels, misfit=best.misfit,
+        agreement=agreement_of(pixels.pixels(best.input), pixels.pixels(other.input)),
     )  # fmt: skip
 
 
@@ -441,16 +441,15 @@ def recover_input(
         faint = factors.sums[0] if bool(factors.rank_one) else None  # most products have no decay
         shares = [tried for tried, _ in without_decay(subject, share, sums=faint)] or shares
     best: InputFinding | None = None
-    ended: list[Attempt] = []
+    ended: dict[str, Ending] = {}
     for attack in INPUT_ATTACKS:
         if (run := attack.run) is None:
             continue
         if best is not None and best.leaked and attack.refines != best.method:
-            why = because(Why.STRONGER_SUCCEEDED)
-            ended.append(Attempt(attack.id, Outcome.NOT_CARRIED_OUT, why))
+            ended[attack.id] = Outcome.NOT_CARRIED_OUT, because(Why.STRONGER_SUCCEEDED)
             continue
         if lacking := attack.lacks(subject, recovery):
-            ended.append(Attempt(attack.id, Outcome.NOT_APPLICABLE, lacking))
+            ended[attack.id] = Outcome.NOT_APPLICABLE, lacking
             continue
         tries = [
             (_attempted(attack, partial(run, subject, one, recovery, options)), one)
@@ -458,14 +457,13 @@ def recover_input(
         ]
         found, share = max(tries, key=lambda pair: _promise(pair[0]))
         if found is None:
-            why = because(Why.OFFERS_NOTHING)
-            ended.append(Attempt(attack.id, Outcome.NOT_APPLICABLE, why))
+            ended[attack.id] = Outcome.NOT_APPLICABLE, because(Why.OFFERS_NOTHING)
             continue
-        ended += [Attempt(attack.id, found.outcome, found.told), *found.attempts]
+        ended |= {attack.id: found.ending, **found.attempts}
         best = found if best is None else _better(best, found)
         shares = [share]
     best = best or InputFinding(Method.NONE, because(Why.NO_FEATURE))
-    return replace(best, seconds=time.perf_counter() - start, attempts=tuple(ended))
+    return replace(best, seconds=time.perf_counter() - start, attempts=ended)
 
 
 def trained_input(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
@@ -481,7 +479,7 @@ def trained_input(subject: Subject, share: GradientShare, options: Options) -> I
             continue
         found = _attempted(attack, partial(attack.trained, subject, share, options))
         if found is not None:
-            ended = (Attempt(attack.id, found.outcome, found.told),) if found.attacked else ()
+            ended = {attack.id: found.ending} if found.attacked else {}
             return replace(found, seconds=time.perf_counter() - start, attempts=ended)
     return InputFinding(Method.NONE, because(Why.OFFERS_NOTHING))
 
@@ -503,9 +501,7 @@ def batch_input(
         return not_run(MATCHING.name, error)
     if found is None:
         return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
-    attempts = found.attempts
-    if found.attacked:
-        attempts += (Attempt(MATCHING.id, found.outcome, found.told),)
+    attempts = {**found.attempts, **({MATCHING.id: found.ending} if found.attacked else {})}
     return replace(found, seconds=time.perf_counter() - start, attempts=attempts)
 
 
@@ -520,8 +516,7 @@ def input_of_any_loss(
     told = first_inputs(found, options)
     if told is None:
         return None
-    ended = Attempt(LOCAL_FIRST_LAYER.id, Outcome.of(told.leaked), told.told)
-    return replace(told, attempts=(ended,))
+    return replace(told, attempts={LOCAL_FIRST_LAYER.id: told.ending})
 
 
 def not_run(name: str, error: Exception | str) -> InputFinding:

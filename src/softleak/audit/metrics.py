@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from softleak import io as tensor_files
-from softleak.audit.report import InputFinding, PixelMap, Score
+from softleak.audit.report import InputFinding, Score
 from softleak.core.errors import DataError, import_extra
-from softleak.core.input_spec import Layout, Normalisation
+from softleak.core.input_spec import Layout, Normalisation, normalisation_of
 from softleak.core.results import Recovery
 
 __all__ = [
@@ -240,7 +240,9 @@ class Truth:
                 told = {place.position: place.token for place in found.text.places}
                 right = sum(told.get(i) == token for i, token in enumerate(tokens)) / len(tokens)
         elif self.input is not None:
-            pixels = (found.to_pixels or PixelMap.of(self.input, normalisation))(self.input)
+            pixels = (found.to_pixels or normalisation_of(self.input, normalisation)).pixels(
+                self.input
+            )
             psnr_found = None if found.pixels is None else psnr(found.pixels, pixels)
         return Score(
             self.label,

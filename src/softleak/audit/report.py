@@ -7,19 +7,20 @@ The reports of all shares, and how to run the audit again, make up an audit.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from html import escape
 from os import PathLike
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
-import torch
 from torch import Tensor
 
 from softleak.audit.leaks import Leak
 from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
+from softleak.bounds.hidden import Hiding
 from softleak.core.errors import LeakFound
 from softleak.core.fit import Fit
 from softleak.core.input_spec import Normalisation
@@ -48,50 +49,7 @@ class Outcome(Enum):
         return cls.SUCCEEDED if succeeded else cls.NO_SUCCESS
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """How one attack on one share ended, and why in a phrase."""
-
-    attack: str
-    outcome: Outcome
-    why: Told
-
-
-LIKE_PIXELS = (-0.1, 1.1)  # an input within these is taken for pixels if nobody says
-
-
-@dataclass(frozen=True, eq=False)
-class PixelMap:
-    """Compute ``x · scale + offset`` in float64. Both broadcast to the input."""
-
-    scale: Tensor
-    offset: Tensor
-
-    @classmethod
-    def of(cls, x: Tensor, normalisation: Normalisation | None) -> PixelMap:
-        """Return the inverse of a normalisation, or else a stretch to the input's own range.
-
-        Args:
-            x: an input, or the inputs (B, …) of a batch, which then have one range.
-            normalisation: how pixels became inputs, if that is known.
-        """
-        if normalisation is not None:
-            zero = torch.zeros(x.shape[-3:], dtype=torch.double)  # (C, H, W), also of a batch
-            std = zero.new_tensor(normalisation.std).reshape(-1, 1, 1)
-            return cls(std, normalisation.invert(zero))
-        low, high = float(x.min()), float(x.max())
-        if LIKE_PIXELS[0] <= low and high <= LIKE_PIXELS[1]:
-            low, high = 0.0, 1.0
-        scale = torch.tensor(1 / max(high - low, 1e-12), dtype=torch.double)
-        return cls(scale, -low * scale)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return an input in pixels."""
-        return x.detach().cpu().double() * self.scale + self.offset
-
-    def undo(self, pixels: Tensor) -> Tensor:
-        """Return pixels as an input."""
-        return (pixels.detach().cpu().double() - self.offset) / self.scale
+Ending: TypeAlias = tuple[Outcome, Told]  # how one attack on one share ended, and why
 
 
 # What decides what counts as leaked.
@@ -239,13 +197,13 @@ class InputFinding:
     psnr_predicted: float | None = None
     determined: bool = False
     layers: tuple[LayerReport, ...] = ()
-    to_pixels: PixelMap | None = None
+    to_pixels: Normalisation | None = None  # how pixels became the input
     misfit: float | None = None
     agreement: float | None = None
     seconds: float = 0.0
     asked: bool = True  # whether anybody wanted it
     text: Text | None = None  # the words, if the input is a text
-    attempts: tuple[Attempt, ...] = ()  # how each attack on the input ended
+    attempts: Mapping[str, Ending] = field(default_factory=dict)  # by the id of an attack
     certificate: Certificate | None = None  # of Gauss–Newton, if it was tried
     batch: tuple[Tensor, ...] = ()  # the pixels of every input, if there are several
     failed_to_run: bool = False  # whether the attack raised something
@@ -260,6 +218,11 @@ class InputFinding:
         if self.method == Method.NONE:
             return Outcome.NOT_CARRIED_OUT if self.failed_to_run else Outcome.NOT_APPLICABLE
         return Outcome.of(self.leaked)
+
+    @property
+    def ending(self) -> Ending:
+        """Return how the attack ended, and why."""
+        return self.outcome, self.told
 
     @property
     def told(self) -> Told:
@@ -326,7 +289,8 @@ class Counts:
     """The number of samples of each class: an estimate, and bounds that are proved.
 
     A mean gradient has ``B·(−δ_c) = n_c − Σ p_c`` with probabilities p, so ``n_c ≥ −B·δ_c``; all
-    counts sum to B, which bounds each from above. Without a head bias there are no bounds.
+    counts sum to B, which bounds each from above. Without a head bias there are no bounds. Where
+    the rate of a step is stated alone, the bounds also hold behind Nesterov momentum.
     """
 
     estimated: tuple[int, ...]
@@ -641,6 +605,7 @@ class Audit:
     what_if: WhatIf | None = None
     remarks: tuple[str, ...] = ()  # how files were read
     cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
+    hiding: tuple[tuple[str, Hiding], ...] = ()  # by share: which noise is proved to hide its label
 
     def count(self, leak: Leak, *states: State) -> int:
         """Return the number of shares of which this kind of leak is in one of the states."""

@@ -45,7 +45,7 @@ from softleak.audit.several import (
     read_composition,
     read_samples,
 )
-from softleak.core.client import as_gradient
+from softleak.core.client import SgdSteps, as_gradient
 from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import factor, head_gradients
 from softleak.core.families import Family, SmoothedMixed
@@ -390,7 +390,7 @@ def _input(
     other = input_of_any_loss(subject, share, options)
     if other is None or not other.leaked:
         return found
-    return replace(other, attempts=(*found.attempts, *other.attempts))
+    return replace(other, attempts={**found.attempts, **other.attempts})
 
 
 def _composition(
@@ -410,6 +410,8 @@ def _composition(
     training, samples = share.made_by, options.knowledge.samples
     one = training is None or (training.single_steps == 1 and training.epochs is None)
     knowledge = replace(options.knowledge, samples=samples if one else None).of(gradient)
+    if one and training is not None and SgdSteps.of(training) is not None:
+        knowledge = replace(knowledge, scale="known")  # rate, momentum and decay are all stated
     fit = recovery.fit
     if training is not None and training.optimiser != "sgd":
         fit = fit.saying(Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.ADAPTIVE))

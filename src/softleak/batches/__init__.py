@@ -1,4 +1,4 @@
-"""Recover every sample of a batch from one share (docs/method.md, Batches).
+"""Recover every sample of a batch from one share (docs/batches.md).
 
 In reading order:
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar, cast
@@ -31,7 +31,7 @@ from softleak.core.forward import (
     tables_of,
     watched_tables,
 )
-from softleak.core.input_spec import Inputs, assembled, layout_of, pieces
+from softleak.core.input_spec import Inputs, Layout, assembled, layout_of, pieces
 from softleak.core.loss import CROSS_ENTROPY, IGNORED, Loss, NextToken, named_loss
 from softleak.core.share import GradientShare, LocalTraining, Unknown, read_settings
 from softleak.core.subject import Subject
@@ -103,19 +103,11 @@ def _sgd(
     weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor],
 ) -> tuple[OptimiserState, Weights]:  # fmt: skip
     lr, momentum, decay = _known(training)
-    first: Weights = {}
-    moved: Weights = {}
-    for name, g in gradients.items():
-        if decay:
-            g = g + decay * weights[name]
-        if momentum:
-            before = state.first[name] if state.first is not None else None
-            # The first step has no momentum yet, and is not dampened.
-            buffer = g if before is None else momentum * before + (1 - training.dampening) * g
-            first[name] = buffer
-            g = g + momentum * buffer if training.nesterov else buffer
-        moved[name] = weights[name] - lr * g
-    return OptimiserState(state.taken + 1, first or None), moved
+    rule = SgdSteps(1, lr, momentum, training.dampening, decay, training.nesterov)
+    held = state.first or {}
+    each = {n: rule.step(-weights[n], held.get(n), g) for n, g in gradients.items()}
+    first, moved = ({n: pair[k] for n, pair in each.items()} for k in (1, 0))
+    return OptimiserState(state.taken + 1, first), {n: -m for n, m in moved.items()}
 
 
 def _adam(
@@ -158,9 +150,8 @@ ArrayLike: TypeAlias = Any  # a tensor, an array, a list of numbers; inputs also
 class Client(LocalTraining):
     """How a client turns its data into what it sends.
 
-    A client without a learning rate computes the gradient of its loss once, on one sample or on
-    one batch, and sends it. One with a learning rate trains as ``LocalTraining`` describes, and
-    sends ``before − after``: ``Client(lr=0.01, steps=5, momentum=0.9)``.
+    Without a learning rate that is the gradient of its loss on one sample or batch. With one it
+    trains, and sends ``before − after``: ``Client(lr=0.01, steps=5, momentum=0.9)``.
 
     Attributes:
         loss: what the client minimises: "ce", "bce", "mse", "next-token", a ``Loss``, or a
@@ -173,13 +164,12 @@ class Client(LocalTraining):
     @property
     def minimised(self) -> Minimised:
         """Return the loss as a function of logits (B, C) and labels (B, C)."""
-        return named_loss(self.loss) if isinstance(self.loss, str) else self.loss
+        return minimised(self.loss)
 
     @property
     def labelled(self) -> Loss:
         """Return the loss that says which labels may be; a function takes soft labels."""
-        loss = self.minimised
-        return loss if isinstance(loss, Loss) else CROSS_ENTROPY
+        return labelled(self.minimised)
 
     def share(self, model: nn.Module, x: ArrayLike, y: ArrayLike | None = None) -> GradientShare:
         """Return what this client sends for one sample or one batch.
@@ -204,38 +194,29 @@ class Client(LocalTraining):
             batch it is not stated, since some of its samples may not show. Of a client that trains,
             ``before − after``, with a note of how it was made.
         """
-        trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        if not trainable:
-            raise ModelError("the model has no trainable parameter: a client would send nothing")
-        inputs = _inputs(model, x)
-        if isinstance(self.labelled, NextToken):
-            inputs, y = _texts(inputs, y)
-        given = _tensor(y, "the label", LabelError)
+        if not self.trains:
+            return capture(model, x, y, self.loss)
+        trainable, inputs, given = _asked(model, x, y, self.labelled)
         some, own = self._shown(inputs, given)
-        with torch.enable_grad():
-            with watched_tables(model) as lookups:
-                logits, labels, batched = _forward(model, some, own, self.labelled)
-            layout = layout_of(batched, tables_of(lookups, batched))
-            found = gradients_of(self.minimised(logits, labels), list(trainable.values()))
-        if self.trains:
-            unused = [n for n, g in zip(trainable, found, strict=True) if g is None]
-            if not isinstance(inputs, Tensor) or not isinstance(layout, tuple):
-                raise DataError(
-                    "local training is simulated on one tensor of inputs; a model that takes "
-                    "tensors by keyword has to be wrapped in one that takes a single tensor"
-                )
-            left = given[len(labels) :] if own is not given else ()
-            rest = [_label(one, logits, self.labelled) for one in left]
-            every = torch.stack([*labels.detach(), *rest])
-            batch = inputs.reshape(len(every), *layout)
-            return self._trained(model, trainable, batch, every, unused)
-        sent = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
-        return GradientShare(sent, layout, scale="known" if len(logits) == 1 else None)
+        found, layout, logits, labels = _backward(
+            model, trainable, some, own, self.minimised, self.labelled
+        )
+        unused = [n for n, g in zip(trainable, found, strict=True) if g is None]
+        if not isinstance(inputs, Tensor) or not isinstance(layout, tuple):
+            raise DataError(
+                "local training is simulated on one tensor of inputs; a model that takes "
+                "tensors by keyword has to be wrapped in one that takes a single tensor"
+            )
+        left = given[len(labels) :] if own is not given else ()
+        rest = [_label(one, logits, self.labelled) for one in left]
+        every = torch.stack([*labels.detach(), *rest])
+        batch = inputs.reshape(len(every), *layout)
+        return self._trained(model, trainable, batch, every, unused)
 
     def _shown(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
         """Return the samples that show which parameters take part: a first batch, or all."""
         size = self.batch_size
-        if not self.trains or size is None or not isinstance(x, Tensor):
+        if size is None or not isinstance(x, Tensor):
             return x, y
         several = y.ndim == 2 or (y.ndim == 1 and not y.is_floating_point() and int(y.sum()) != 1)
         if not several or len(x) != len(y) or len(y) <= size:
@@ -260,15 +241,58 @@ class Client(LocalTraining):
         return replace(made, input_shape=tuple(x.shape[1:]), scale="known")
 
 
+def minimised(loss: Loss | Minimised | str) -> Minimised:
+    """Return a loss as a function of logits (B, C) and labels (B, C)."""
+    return named_loss(loss) if isinstance(loss, str) else loss
+
+
+def labelled(loss: Minimised) -> Loss:
+    """Return the loss that says which labels may be; a function takes soft labels."""
+    return loss if isinstance(loss, Loss) else CROSS_ENTROPY
+
+
 def capture(
     model: nn.Module, x: ArrayLike, y: ArrayLike | None = None,
     loss: Loss | Minimised | str = CROSS_ENTROPY,
 ) -> GradientShare:  # fmt: skip
-    """Return the gradient of a loss, of a batch its mean: ``Client(loss=loss).share(…)``.
+    """Return the gradient of a loss, of a batch its mean, as ``Client(loss=loss)`` sends it.
 
     The other arguments are those of ``Client.share``.
     """
-    return Client(loss=loss).share(model, x, y)
+    function = minimised(loss)
+    own = labelled(function)
+    trainable, inputs, given = _asked(model, x, y, own)
+    found, layout, logits, _ = _backward(model, trainable, inputs, given, function, own)
+    sent = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
+    return GradientShare(sent, layout, scale="known" if len(logits) == 1 else None)
+
+
+Trainable = dict[str, nn.Parameter]
+
+
+def _asked(
+    model: nn.Module, x: ArrayLike, y: ArrayLike | None, loss: Loss
+) -> tuple[Trainable, Inputs, Tensor]:
+    """Return the parameters that are trained, and data as tensors."""
+    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ModelError("the model has no trainable parameter: a client would send nothing")
+    inputs = _inputs(model, x)
+    if isinstance(loss, NextToken):
+        inputs, y = _texts(inputs, y)
+    return trainable, inputs, _tensor(y, "the label", LabelError)
+
+
+def _backward(
+    model: nn.Module, trainable: Trainable, x: Inputs, y: Tensor, loss: Minimised, own: Loss
+) -> tuple[Sequence[Tensor | None], Layout, Tensor, Tensor]:
+    """Return the gradient of every parameter, the layout of an input, logits and labels."""
+    with torch.enable_grad():
+        with watched_tables(model) as lookups:
+            logits, labels, batched = _forward(model, x, y, own)
+        layout = layout_of(batched, tables_of(lookups, batched))
+        found = gradients_of(loss(logits, labels), list(trainable.values()))
+    return found, layout, logits, labels
 
 
 def as_batch(model: nn.Module, x: ArrayLike, y: ArrayLike, loss: Loss) -> tuple[Inputs, Tensor]:
@@ -446,11 +470,7 @@ class SgdSteps:
         return replace(self, lr=self.lr * self.rates[step], rates=()) if self.rates else self
 
     def step(self, moved: Number, memory: Number | None, slope: Number) -> tuple[Number, Number]:
-        """Return how far ``before − now`` has got after one more step, and the momentum.
-
-        ``moved`` is that so far, without the decay of ``before`` itself; there is no ``memory``
-        before the first step; ``slope`` is the gradient of the loss.
-        """
+        """Return ``before − now``, less the decay of ``before``, after a step, and momentum."""
         if self.weight_decay:
             slope = slope - self.weight_decay * moved
         if not self.momentum:  # dampening is of the momentum, and without one there is none
@@ -460,10 +480,7 @@ class SgdSteps:
         return moved + self.lr * ahead, memory
 
     def step_in_place(self, moved: Tensor, memory: Tensor | None, slope: Tensor) -> Tensor:
-        """Take one more ``step``, write it to ``moved``, and return the momentum.
-
-        Memory and slope are overwritten, which saves most of the time where they are large.
-        """
+        """Take one more ``step`` in the memory of all arguments; return the momentum."""
         if self.weight_decay:
             slope.sub_(moved, alpha=self.weight_decay)
         if not self.momentum:

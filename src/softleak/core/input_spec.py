@@ -103,10 +103,7 @@ def assembled(tensors: Mapping[str, Tensor]) -> Inputs:
 
 
 def random_tokens(spec: InputSpec, index: int, generator: torch.Generator) -> Inputs:
-    """Return one random input: ids below the size of their table, masks of ones, noise elsewhere.
-
-    Every other sequence is shorter, so that what holds for all of them holds for any length.
-    """
+    """Return one random input: ids, masks of ones, noise; every other sequence is shorter."""
     spec.tokens  # noqa: B018 - it raises if nothing can be drawn
     if spec.length is not None and index % 2:
         spec = spec.of_length(max(spec.length * 2 // 3, 1))
@@ -127,6 +124,7 @@ class Normalisation:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    everywhere: bool = False  # whether one mean and one std are for all entries of any shape
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
@@ -147,13 +145,46 @@ class Normalisation:
         """Return the pixels of a network input (..., C, H, W), in the same shape."""
         return x * self._channels(self.std, x) + self._channels(self.mean, x)
 
+    def pixels(self, x: Tensor) -> Tensor:
+        """Return the pixels of a network input in float64, on the CPU."""
+        return self.invert(x.detach().cpu().double())
+
+    @property
+    def scale(self) -> Tensor:
+        """Return what one unit of a network input is in pixels: (C, 1, 1), or () everywhere."""
+        std = torch.tensor(self.std, dtype=torch.double)
+        return std[0] if self.everywhere else std.view(-1, 1, 1)
+
     def _channels(self, values: tuple[float, ...], x: Tensor) -> Tensor:
+        if self.everywhere:
+            return x.new_tensor(values[0])
         if x.dim() < 3 or x.shape[-3] != len(values):
             raise DataError(
                 f"Expected images (..., {len(values)}, H, W) for this normalisation, "
                 f"got {tuple(x.shape)}."
             )
         return x.new_tensor(values).reshape(-1, 1, 1)
+
+
+LIKE_PIXELS = (-0.1, 1.1)  # an input within these is taken for pixels if nobody says
+AS_THEY_ARE = Normalisation((0.0,), (1.0,), everywhere=True)
+
+
+def normalisation_of(x: Tensor, known: Normalisation | None) -> Normalisation:
+    """Return how pixels became an input: as it is known, or as if they filled their range.
+
+    Args:
+        x: an input, or the inputs (B, …) of a batch, which then have one range.
+        known: what is known of it, if anything is.
+    """
+    if known is not None:
+        return known
+    low, high = float(x.min()), float(x.max())
+    within = LIKE_PIXELS[0] <= low and high <= LIKE_PIXELS[1]
+    if within or not math.isfinite(high - low):
+        return AS_THEY_ARE
+    scale = 1 / max(high - low, 1e-12)
+    return Normalisation((-low * scale,), (scale,), everywhere=True)
 
 
 CIFAR10_NORM = Normalisation((0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616))

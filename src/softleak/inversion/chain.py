@@ -232,7 +232,7 @@ def _module_step(
         case nn.Linear() if len(before) == 1:
             return Linear(name, module.weight.detach(), module.bias is not None)
         case nn.Conv2d() if _can_invert(name, module, before):
-            return Conv.of(name, module, (before[0], before[1], before[2]))
+            return Conv.named(name, module, (before[0], before[1], before[2]))
         case nn.BatchNorm2d() | nn.BatchNorm1d() if module.running_mean is not None:
             return Affine.of(name, module, before)
         case nn.Flatten() | nn.Identity() | nn.Dropout() | nn.Dropout2d():

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from softleak.core.client import Client
+from softleak.core.client import capture
 from softleak.core.errors import ModelError, ShareError, SoftleakError
 from softleak.core.factors import Factors, factor
 from softleak.core.forward import forward_one, recorded_inputs
@@ -245,74 +245,61 @@ def feature_of(model: nn.Module, head: str, x: Tensor) -> Tensor | None:
     return last.flatten().double() if bool(last.isfinite().all()) else None
 
 
-@dataclass(frozen=True, eq=False)
-class Shown:
-    """The feature of one sample, as the head's gradient shows it.
+def is_known(recovery: Recovery) -> bool:
+    """Return whether a recovery tells the size of a feature as well as its direction."""
+    sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
+    return sure and recovery.feature is not None and recovery.feature_error <= LOOSEST / 2
 
-    Attributes:
-        value: the feature (I,); its direction alone where its size is not known.
-        error: its relative error.
-        whole: whether its size is known.
+
+def shown_error(recovery: Recovery, factors: Factors) -> float:
+    """Return the relative error of the feature that the head's gradient shows of one sample.
+
+    It is infinite where too little is shown to tell anything.
     """
+    if is_known(recovery):
+        return recovery.feature_error
+    error = float(factors.residual[0]) + factors.feature_error(0)
+    nothing = bool(factors.zero) or factors.v.shape[1] < LEAST_ENTRIES
+    return math.inf if nothing or not error <= LOOSEST / 2 else error
 
-    value: Tensor
-    error: float
-    whole: bool
 
-    @classmethod
-    def of(cls, recovery: Recovery, factors: Factors) -> Shown | None:
-        """Return what a share shows of the feature; None if that is too little to tell anything."""
-        sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
-        if sure and recovery.feature is not None and recovery.feature_error <= LOOSEST / 2:
-            return cls(recovery.feature.double(), recovery.feature_error, True)
-        direction, error = factors.v[0], float(factors.residual[0]) + factors.feature_error(0)
-        if bool(factors.zero) or len(direction) < LEAST_ENTRIES or not error <= LOOSEST / 2:
-            return None
-        return cls(direction, error, False)
+def off_shown(recovery: Recovery, factors: Factors, feature: Tensor | None) -> float:
+    """Return how far a feature is from the one shown, relative to its size, and one at most.
 
-    def off(self, feature: Tensor | None) -> float:
-        """Return how far a feature is from it, relative to its size, and one at most."""
-        if feature is None or feature.shape != self.value.shape or not float(feature.norm()) > 0:
-            return 1.0
-        own = float(self.value.norm())
-        if self.whole:
-            return min(float((feature - self.value).norm()) / own, 1.0)
-        along = float(feature @ self.value) / float(feature.norm()) / own
-        return math.sqrt(max(1 - along**2, 0.0))
+    Where the size of that is not known, directions are compared.
+    """
+    known = recovery.feature if is_known(recovery) else None
+    value = factors.v[0] if known is None else known.double()
+    if feature is None or feature.shape != value.shape or not float(feature.norm()) > 0:
+        return 1.0
+    own = float(value.norm())
+    if known is not None:
+        return min(float((feature - value).norm()) / own, 1.0)
+    along = float(feature @ value) / float(feature.norm()) / own
+    return math.sqrt(max(1 - along**2, 0.0))
 
-    def tolerance(self, make: Callable[[Tensor], Tensor | None], x: Tensor, error: Tensor) -> float:
-        """Return how far the feature of ``x`` may be off, by its error and by the feature's own.
 
-        It is infinite where a wrong input could not be told by it.
-        """
-        here, moved = make(x), [make(one) for one in _moved(x, error)]
-        known = [one for one in moved if one is not None]
-        if here is None or len(known) < DRAWS:
-            return math.inf
-        apart = torch.stack(known) - here
-        spread = float(apart.square().sum(1).mean().sqrt() / here.norm().clamp_min(1e-300))
-        allowed = AGREES + ERRORS * (spread + self.error)
-        return allowed if allowed <= LOOSEST else math.inf
+def tolerance(
+    make: Callable[[Tensor], Tensor | None], x: Tensor, error: Tensor, shown: float
+) -> float:
+    """Return how far the feature of ``x`` may be off, by its error and that of the one ``shown``.
+
+    It is infinite where a wrong input could not be told by it.
+    """
+    here, moved = make(x), [make(one) for one in _moved(x, error)]
+    known = [one for one in moved if one is not None]
+    if here is None or len(known) < DRAWS:
+        return math.inf
+    apart = torch.stack(known) - here
+    spread = float(apart.square().sum(1).mean().sqrt() / here.norm().clamp_min(1e-300))
+    allowed = AGREES + ERRORS * (spread + shown)
+    return allowed if allowed <= LOOSEST else math.inf
 
 
 def _moved(x: Tensor, error: Tensor) -> list[Tensor]:
     generator = torch.Generator().manual_seed(SEED)
     drawn = torch.randn(DRAWS, *x.shape, generator=generator, dtype=torch.double).to(x.device)
     return list(x + error * drawn)
-
-
-def feature_agrees(
-    model: nn.Module, head: str, x: Tensor, error: Tensor, shown: Shown | None
-) -> bool:
-    """Return whether the feature of an input is the one shown, as far as anything can be told."""
-    if shown is None:
-        return True
-
-    def make(one: Tensor) -> Tensor | None:
-        return feature_of(model, head, one)
-
-    off = shown.off(make(x))
-    return off <= AGREES or off <= shown.tolerance(make, x, error)
 
 
 def noise_explains(
@@ -325,7 +312,7 @@ def noise_explains(
     y = label.detach().clamp_min(0)
 
     def sent(one: Tensor) -> dict[str, Tensor]:
-        made = Client().share(model, one.to(next(model.parameters())), y / y.sum())
+        made = capture(model, one.to(next(model.parameters())), y / y.sum())
         return {name: g.double() for name, g in made.items() if name in share}
 
     here = sent(x)
@@ -339,12 +326,26 @@ def noise_explains(
     return left <= drawn + SPREAD**2 * spread
 
 
+def _feature_agrees(
+    model: nn.Module, head: Head, recovery: Recovery, factors: Factors, found: Inversion
+) -> bool:
+    """Return whether the feature of an input is the one shown, as far as anything can be told."""
+    shown = shown_error(recovery, factors)
+
+    def make(one: Tensor) -> Tensor | None:
+        return feature_of(model, head.name, one)
+
+    if shown == math.inf:
+        return True
+    off = off_shown(recovery, factors, make(found.input))
+    return off <= AGREES or off <= tolerance(make, found.input, found.error, shown)
+
+
 def borne_out(
     model: nn.Module, head: Head, share: GradientShare, recovery: Recovery, found: Inversion
 ) -> bool:
     """Return whether the model makes of an input what the share shows of it."""
-    shown = Shown.of(recovery, factor(head, [share]))
-    if not feature_agrees(model, head.name, found.input, found.error, shown):
+    if not _feature_agrees(model, head, recovery, factor(head, [share]), found):
         return False
     noise, label = recovery.noise, recovery.label
     if not noise or label is None:

@@ -17,11 +17,19 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from softleak.core.factors import factor
+from softleak.core.factors import Factors, factor
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.inversion.invert import AGREES, CHANCE, LOOSEST, Shown, feature_of
+from softleak.inversion.invert import (
+    AGREES,
+    CHANCE,
+    LOOSEST,
+    feature_of,
+    off_shown,
+    shown_error,
+    tolerance,
+)
 from softleak.inversion.results import psnr_of
 from softleak.labels.fit import grid_step
 from softleak.labels.local.whole import input_layer
@@ -72,8 +80,7 @@ def divided(subject: Subject, share: GradientShare, recovery: Recovery) -> Quoti
     if found is None:
         return None
     x, error = (one.view(subject.expected_tensor_shape) for one in found)
-    shown = Shown.of(recovery, factor(subject.head, [share]))
-    told = None if shown is None else _factor(subject, x, error, shown)
+    told = _factor(subject, x, error, recovery, factor(subject.head, [share]))
     if told is not None:
         value, width = told
         error = error.hypot(x * width) / abs(value)
@@ -120,12 +127,17 @@ def _few(used: Tensor, known: Tensor) -> bool:
     return spare < LEAST_ROWS
 
 
-def _factor(subject: Subject, x: Tensor, error: Tensor, shown: Shown) -> tuple[float, float] | None:
+def _factor(
+    subject: Subject, x: Tensor, error: Tensor, recovery: Recovery, factors: Factors
+) -> tuple[float, float] | None:
     """Return the factor at which the model makes of ``x`` the feature shown, and its error."""
     model, head = subject.model, subject.head.name
+    shown = shown_error(recovery, factors)
+    if shown == math.inf:
+        return None
 
     def off(log: float) -> float:
-        return shown.off(feature_of(model, head, x / math.exp(log)))
+        return off_shown(recovery, factors, feature_of(model, head, x / math.exp(log)))
 
     def width(log: float, allowed: float) -> float:
         sides = (step for step in STEPS if min(off(log - step), off(log + step)) > allowed)
@@ -133,7 +145,7 @@ def _factor(subject: Subject, x: Tensor, error: Tensor, shown: Shown) -> tuple[f
 
     def allowed(log: float) -> float:
         f = math.exp(log)
-        return shown.tolerance(lambda one: feature_of(model, head, one), x / f, error / f)
+        return tolerance(lambda one: feature_of(model, head, one), x / f, error / f, shown)
 
     plain = allowed(0.0)
     if off(0.0) <= plain < math.inf and width(0.0, plain) <= LOOSEST:

@@ -370,13 +370,8 @@ def inverse(target: AttackedNetwork, share: GradientShare) -> tuple[Recovery, In
     (recovery,) = recover(target.subject, [share], Knowledge())
     if recovery.feature is None:
         return recovery, None
-    pixel = pixels(target.network.normalisation)
+    pixel = target.network.normalisation.scale
     return recovery, walk_back(target.model, share, recovery, chain=target.chain, pixel=pixel)
-
-
-def pixels(norm: Normalisation) -> Tensor:
-    """Return what one unit of a normalised input is in pixel values, of shape (C, 1, 1)."""
-    return torch.tensor(norm.std, dtype=torch.double).view(-1, 1, 1)
 
 
 BITS = "bits"  # the measure that says whether an input came back to the last bit

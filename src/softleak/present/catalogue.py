@@ -22,13 +22,12 @@ from softleak.audit.input_attacks import (
     Attack,
 )
 from softleak.audit.leaks import Leak
-from softleak.audit.report import Attempt, AuditReport, Method, Outcome
+from softleak.audit.report import AuditReport, Ending, Method, Outcome
 from softleak.core.fit import Bearing, Topic
 from softleak.core.results import Status
 from softleak.present.fit import in_a_word
 from softleak.present.words import features_words, inputs_words
 
-Ending = tuple[Outcome, str]
 SEVERAL_MIXED = (Outcome.NOT_APPLICABLE, "the update mixes several samples or steps")
 ONE_SAMPLE = (Outcome.NOT_APPLICABLE, "the update is read as that of one sample")
 NO_CLIENT = (Outcome.NOT_APPLICABLE, "no local training was declared (--client)")
@@ -64,16 +63,12 @@ class CataloguedAttack(Attack):
         if outcome is Outcome.NO_SUCCESS and not report.fit.holds:  # it failed for nothing
             found = in_a_word(report.fit)
             return Outcome.NOT_APPLICABLE, f"the update contradicts what it rests on: {found}"
-        return outcome, why
-
-    def on(self, report: AuditReport) -> Attempt:
-        """Return how it ended on one share."""
-        return Attempt(self.id, *self.ending(report))
+        return outcome, str(why)
 
 
-def attempts(report: AuditReport) -> tuple[Attempt, ...]:
+def endings(report: AuditReport) -> dict[str, Ending]:
     """Return how every attack of the catalogue ended on one share."""
-    return tuple(attack.on(report) for attack in every_attack())
+    return {attack.id: attack.ending(report) for attack in every_attack()}
 
 
 def every_attack() -> tuple[CataloguedAttack, ...]:
@@ -182,16 +177,14 @@ def _matching(report: AuditReport) -> Ending:
 
 def _solving(report: AuditReport) -> Ending:
     """Return how Gauss–Newton ended; if it was not tried, matching was not tried either."""
-    tried = any(attempt.attack == GAUSS_NEWTON.id for attempt in report.input.attempts)
-    return _noted(GAUSS_NEWTON if tried else MATCHING, report)
+    return _noted(GAUSS_NEWTON if GAUSS_NEWTON.id in report.input.attempts else MATCHING, report)
 
 
 def _noted(attack: Attack, report: AuditReport) -> Ending:
     """Return how an attack on the input ended, as the audit noted it."""
     found = report.input
-    for attempt in found.attempts:
-        if attempt.attack == attack.id:
-            return attempt.outcome, str(attempt.why)
+    if attack.id in found.attempts:
+        return found.attempts[attack.id]
     if not found.asked:
         return Outcome.NOT_CARRIED_OUT, found.message
     if found.attempts and report.knowledge.client is not None:

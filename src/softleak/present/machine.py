@@ -34,7 +34,7 @@ from softleak.inversion.results import Text
 from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit
-from softleak.present.catalogue import attempts
+from softleak.present.catalogue import endings
 from softleak.present.fit import fit_data, in_a_word
 from softleak.present.words import headline, summary
 
@@ -56,6 +56,7 @@ def as_data(audit: Audit) -> dict[str, Any]:
         "reports": [_report(report) for report in audit.reports],
         "refused": [asdict(refusal) for refusal in audit.refused],
         "provenance": asdict(audit.provenance),
+        "hiding": [{"share": name, **asdict(hiding)} for name, hiding in audit.hiding],
         "what_if": None if audit.what_if is None else _what_if(audit.what_if),
     }
     return {key: finite(value) for key, value in data.items()}
@@ -77,7 +78,8 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "fit": fit_data(report.fit),
         "notes": list(report.notes),
         "attacks": [
-            {"attack": a.attack, "outcome": a.outcome.value, "why": a.why} for a in attempts(report)
+            {"attack": attack, "outcome": outcome.value, "why": why}
+            for attack, (outcome, why) in endings(report).items()
         ],
         "label": _label(report.label),
         "feature": asdict(report.feature),

@@ -13,7 +13,7 @@ from softleak.core.knowledge import Knowledge
 from softleak.paper import data
 from softleak.present import dossier_data
 from softleak.present.advice import advice
-from softleak.present.catalogue import attempts
+from softleak.present.catalogue import endings
 from softleak.present.words import headline, input_words
 
 SHAPE = (3, 6, 6)
@@ -43,7 +43,7 @@ def test_inputs_are_given_where_the_last_layer_proves_the_scale_and_the_first_te
 
 
 def test_the_catalogue_says_that_a_batch_was_attacked(pair):
-    ended = {one.attack: one.outcome for one in attempts(pair[1])}
+    ended = {attack: outcome for attack, (outcome, _) in endings(pair[1]).items()}
     for name in ("batch-samples", "batch-inputs", "feature", "class-composition"):
         assert ended[name] is Outcome.SUCCEEDED
     for name in ("label-scalar", "input-inversion", "input-gauss-newton", "input-matching"):
@@ -92,7 +92,7 @@ def test_the_inputs_of_a_batch_of_a_smooth_network_are_solved_for_together(smoot
     assert "Gauss–Newton" in input_words(report)
     stated = [(c["of"], c["kind"]) for c in dossier_data(Audit((report,)))["certificates"]]
     assert stated.count(("input", "proof")) == 1
-    ended = {one.attack: one.outcome for one in attempts(report)}
+    ended = {attack: outcome for attack, (outcome, _) in endings(report).items()}
     assert ended["input-gauss-newton"] is Outcome.SUCCEEDED
     assert ended["input-inversion"] is ended["batch-inputs"] is Outcome.NOT_APPLICABLE
 
@@ -107,5 +107,5 @@ def test_matched_inputs_of_a_batch_are_candidates_and_no_proof(trained, draw):
     assert len(report.samples.pictures) == 2
     assert report.samples.proved_inputs == 0
     assert Leak.INPUT not in report.unattacked
-    ended = {one.attack: one.outcome for one in attempts(report)}
+    ended = {attack: outcome for attack, (outcome, _) in endings(report).items()}
     assert ended["input-matching"] is Outcome.of(report.input.leaked)

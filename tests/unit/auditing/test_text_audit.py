@@ -16,7 +16,7 @@ from softleak.audit.options import TokenNames
 from softleak.audit.report import Outcome
 from softleak.core.errors import FileError
 from softleak.core.vocabulary import State
-from softleak.present.catalogue import attempts
+from softleak.present.catalogue import endings
 from softleak.present.words import headline
 from tests.unit.inversion.texts.readers import made, sentence
 
@@ -125,9 +125,9 @@ def test_local_training_on_texts_gives_their_words_away() -> None:
     assert found.states[Leak.INPUT] is State.LEAKED
     assert found.input.text is not None
     assert set(found.input.text.words) == set(ids.flatten().tolist())
-    ends = {attempt.attack: attempt for attempt in attempts(found)}
-    assert ends["input-embeddings"].outcome is Outcome.SUCCEEDED
-    assert ends["input-gauss-newton"].why == "the update is one of local training"
+    ends = endings(found)
+    assert ends["input-embeddings"][0] is Outcome.SUCCEEDED
+    assert ends["input-gauss-newton"][1] == "the update is one of local training"
 
 
 def test_words_are_told_beside_a_decay_of_all_weights() -> None:

@@ -10,7 +10,7 @@ from softleak.audit import Leak, Options, audit
 from softleak.audit.report import Outcome
 from softleak.core.vocabulary import State
 from softleak.paper import models
-from softleak.present.catalogue import attempts
+from softleak.present.catalogue import endings
 
 CLIENTS = ["lr=0.01,steps=6,batch_size=2", "lr=0.02,steps=6,batch_size=2,momentum=0.9",
            "lr=0.01,epochs=3,batch_size=2,weight_decay=0.001"]  # fmt: skip
@@ -74,6 +74,9 @@ def test_an_audit_does_not_call_a_convolution_attacked():
 def test_the_catalogue_says_which_attack_found_the_inputs(model):
     x, y = batch(3)
     share = sl.Client.parse(CLIENTS[0]).share(model, x, y)
-    ends = {one.attack: one.outcome for one in attempts(audit(model, share, input_shape=(40,)))}
+    ends = {
+        attack: outcome
+        for attack, (outcome, _) in endings(audit(model, share, input_shape=(40,))).items()
+    }
     assert ends["input-local-first-layer"] is Outcome.SUCCEEDED
     assert ends["input-local-matching"] is Outcome.NOT_APPLICABLE

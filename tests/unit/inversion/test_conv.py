@@ -20,7 +20,7 @@ SHAPE = (2, 6, 5)
 def made(outputs: int = 12, **options: object) -> tuple[nn.Conv2d, Conv, torch.Tensor]:
     torch.manual_seed(0)
     layer = nn.Conv2d(2, outputs, 3, padding=1, **options).double()
-    return layer, Conv.of("conv", layer, SHAPE), normal(*SHAPE)
+    return layer, Conv.named("conv", layer, SHAPE), normal(*SHAPE)
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -32,7 +32,7 @@ def test_the_input_and_its_derivative_are_those_of_autograd(options, quick):
     delta = normal(*y.shape, seed=1)
     (expected,) = torch.autograd.grad((y * delta).sum(), x, retain_graph=True)
     share = conv_share(layer, x.detach(), delta, noise=1e-7)
-    step = Conv("conv", layer, SHAPE, conv.geometry, quick)
+    step = replace(conv, quick=quick)
     found = step.back(state(y.detach(), 1e-9, delta), share)
     torch.testing.assert_close(found[0].value, x.detach(), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found[0].delta, expected)
@@ -46,7 +46,7 @@ def test_the_input_and_its_derivative_are_those_of_autograd(options, quick):
 def test_predicted_errors_are_those_of_noise(quick):
     """The root mean square of error over predicted error is about one, in 12 draws of 60 pixels."""
     layer, conv, x = made()
-    step = Conv("conv", layer, SHAPE, conv.geometry, quick)
+    step = replace(conv, quick=quick)
     y = layer(x[None])[0].detach()
     delta, ratios = normal(*y.shape, seed=1), []
     for seed in range(12):

@@ -1,7 +1,7 @@
 """A convolution of a chain: its input from its output and from its gradients.
 
-All of them are linear in the input, or nearly (docs/method.md, "The input, layer by layer"). The
-rows are solved quickly, with independent errors, or thoroughly; both predict the error.
+All of them are linear in the input, or nearly (docs/inputs.md). The rows are solved quickly, with
+independent errors, or thoroughly; both predict the error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from softleak.core.share import GradientShare
-from softleak.inversion.conv.rows import Geometry, Rows, approximate_inverse, normal_matrix
+from softleak.inversion.conv.rows import Geometry, Rows, approximate_inverse, looks, normal_matrix
 from softleak.inversion.results import LayerReport
 from softleak.inversion.steps import LayerState, gradient
 from softleak.numerics.least_squares import (
@@ -239,20 +239,19 @@ LINEARISATIONS = 3  # of the activation above, at most
 
 
 @dataclass(frozen=True, eq=False)
-class Conv:
+class Conv(Geometry):
     """A convolution of a chain, with what the inversions of all shares have in common."""
 
     name: str  # the layer's name in the model
     layer: nn.Conv2d  # the layer
     input_shape: tuple[int, int, int]  # the shape (C, H, W) of its input
-    geometry: Geometry  # where it looks
     quick: bool = False  # whether all errors are taken as independent, which is cheaper
     lowest: bool = False  # whether no layer below needs the precision of the input
 
     @classmethod
-    def of(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:
+    def named(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:
         """Return a layer prepared for inputs of one shape (C, H, W)."""
-        return cls(name, layer, input_shape, Geometry.of(layer, input_shape[1:]))
+        return cls(*looks(layer, input_shape[1:]), name, layer, input_shape)
 
     def back(self, out: LayerState, share: GradientShare) -> tuple[LayerState, LayerReport]:
         gradient(share, f"{self.name}.weight", self.layer.weight)
@@ -303,7 +302,7 @@ class Conv:
         prior_size = PRIOR_FACTOR * input_size
         split = zip(*(part.chunk(groups) for part in parts), strict=True)
         return [
-            Rows(self.geometry, k, y, e, d, c, own, off, precision, out.measurements, prior_size)
+            Rows(self, k, y, e, d, c, own, off, precision, out.measurements, prior_size)
             for k, y, e, d, c, own, off in split
         ]
 
@@ -374,6 +373,6 @@ class Conv:
     def _delta_in(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return ``∂L/∂x = Kᵀ ∗ δ`` (C, H, W) and its error, from that of δ and from rounding."""
         weight, groups = self.layer.weight.detach().double(), self.layer.groups
-        before = self.geometry.transposed(delta[None], weight, groups)[0]
-        moved = self.geometry.transposed(error.square()[None], weight.square(), groups)[0]
+        before = self.transposed(delta[None], weight, groups)[0]
+        moved = self.transposed(error.square()[None], weight.square(), groups)[0]
         return before, moved.sqrt() + 4 * eps * (before.abs() + before.abs().mean())

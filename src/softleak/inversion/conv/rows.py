@@ -47,22 +47,7 @@ class Geometry:
     @classmethod
     def of(cls, layer: nn.Conv2d, size: tuple[int, int]) -> Geometry:
         """Return the geometry of a layer with zero padding, for inputs of one size (H, W)."""
-        padding = padding_of(layer)
-        if padding is None:
-            raise ModelError(
-                f"expected the same padding on both sides, got {layer.padding!r}; "
-                "give the padding in numbers"
-            )
-        kernel, stride, dilation = (
-            (a, b) for a, b in (layer.kernel_size, layer.stride, layer.dilation)
-        )
-        height, width = size
-        count = height * width
-        index = torch.arange(1, count + 1, dtype=torch.double, device=layer.weight.device)
-        seen = F.unfold(index.view(1, 1, height, width), kernel, dilation, padding, stride)
-        plane = seen[0].T.long() - 1
-        plane = torch.where(plane < 0, count, plane)
-        return cls(kernel, stride, padding, dilation, size, plane)
+        return cls(*looks(layer, size))
 
     def forward(self, x: Tensor, kernel: Tensor, groups: int = 1) -> Tensor:
         """Return ``K ∗ x`` (N, Co, Ho, Wo) of a batch of inputs (N, C, H, W)."""
@@ -123,6 +108,28 @@ def _shared_positions(a: int, b: int, stride: int, size: int, count: int) -> ran
     """Return which of ``count`` positions along one axis let two taps see no padding."""
     low, high = min(a, b), max(a, b)
     return range(max(0, -(low // stride)), min(count, (size - 1 - high) // stride + 1))
+
+
+Pair = tuple[int, int]
+
+
+def looks(layer: nn.Conv2d, size: Pair) -> tuple[Pair, Pair, Pair, Pair, Pair, Tensor]:
+    """Return the fields of the geometry of a layer with zero padding, for inputs of one size."""
+    padding = padding_of(layer)
+    if padding is None:
+        raise ModelError(
+            f"expected the same padding on both sides, got {layer.padding!r}; "
+            "give the padding in numbers"
+        )
+    kernel, stride, dilation = (
+        (a, b) for a, b in (layer.kernel_size, layer.stride, layer.dilation)
+    )
+    height, width = size
+    count = height * width
+    index = torch.arange(1, count + 1, dtype=torch.double, device=layer.weight.device)
+    seen = F.unfold(index.view(1, 1, height, width), kernel, dilation, padding, stride)
+    plane = seen[0].T.long() - 1
+    return kernel, stride, padding, dilation, size, torch.where(plane < 0, count, plane)
 
 
 def padding_of(layer: nn.Conv2d) -> tuple[int, int] | None:

@@ -1,1 +1,1 @@
-"""Recovery behind noise: a likelihood instead of a proof (docs/method.md, Noise)."""
+"""Recovery behind noise: a likelihood instead of a proof (docs/noise.md)."""

@@ -26,7 +26,7 @@ from softleak.paper import models
 CLASSES = 10
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "LeNet": lambda: models.trained_lenet(),
-    "MLP": lambda: models.mlp(),
+    "MLP": lambda: models.mlp(3072),
     "ResNet18 (CIFAR)": lambda: models.resnet18_cifar(),
     "ViT": lambda: models.vit(),
     "BERT-like": lambda: bert(),
@@ -47,7 +47,7 @@ class Reader(nn.Module):
         from transformers import BertConfig, BertForSequenceClassification
 
         self.bert = BertForSequenceClassification(
-            BertConfig(
+            BertConfig(  # type: ignore[call-arg]
                 vocab_size=500, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
                 intermediate_size=128, max_position_embeddings=32, num_labels=CLASSES,
             )
@@ -55,7 +55,8 @@ class Reader(nn.Module):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Return logits (B, C) of token ids (B, T)."""
-        return self.bert(input_ids=input_ids).logits
+        logits: Tensor = self.bert(input_ids=input_ids).logits
+        return logits
 
 
 def bert() -> nn.Module:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from softleak.audit.report import AuditReport
     from softleak.audit.run import audit
     from softleak.batches.recover import recover_batch
+    from softleak.bounds.claims import ClaimCheck, check_claim
     from softleak.bounds.hidden import HiddenProof, prove_hidden
     from softleak.core.client import Client, capture
     from softleak.core.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
@@ -38,18 +39,20 @@ if TYPE_CHECKING:
     from softleak.matching.reconstruction import Reconstruction
 
 __all__ = [
-    "L2", "AnyLabel", "AuditReport", "BatchRecovery", "Candidate", "Chain", "Client", "Cosine",
-    "Evidence", "Family", "Fit", "GradientShare", "Head", "HiddenProof", "InputPart",
-    "InputSpec", "Inversion", "Knowledge", "Mixed", "OneHot", "Reconstruction", "Recovery",
-    "Smoothed", "SmoothedMixed", "SoftleakError", "Status", "Subject", "__version__", "audit",
-    "capture", "invert", "probe", "prove_hidden", "reconstruct", "reconstruct_many",
-    "recover_batch", "recover_label", "recover_labels",
+    "L2", "AnyLabel", "AuditReport", "BatchRecovery", "Candidate", "Chain", "ClaimCheck", "Client",
+    "Cosine", "Evidence", "Family", "Fit", "GradientShare", "Head", "HiddenProof", "InputPart",
+    "InputSpec", "Inversion", "Knowledge", "Mixed", "OneHot", "PrivacyClaim", "Reconstruction",
+    "Recovery", "Smoothed", "SmoothedMixed", "SoftleakError", "Status", "Subject", "__version__",
+    "audit", "capture", "check_claim", "invert", "probe", "prove_hidden", "reconstruct",
+    "reconstruct_many", "recover_batch", "recover_label", "recover_labels",
 ]  # fmt: skip
 
 _NAMES_BY_MODULE = {
     "audit.report": ("AuditReport",),
     "audit.run": ("audit",),
     "batches.recover": ("recover_batch",),
+    "bounds.claims": ("ClaimCheck", "check_claim"),
+    "bounds.mechanisms": ("PrivacyClaim",),
     "bounds.hidden": ("HiddenProof", "prove_hidden"),
     "core.client": ("Client", "capture"),
     "core.families": ("AnyLabel", "Family", "Mixed", "OneHot", "Smoothed", "SmoothedMixed"),

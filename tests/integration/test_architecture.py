@@ -47,6 +47,7 @@ ASKS_FOR_WORDS = {
     ("core.results", "present.sentences"),
     ("core.fit", "present.fit"),
     ("core.knowledge", "present.fit"),
+    ("bounds.claims", "present.bounds"),
     ("bounds.hidden", "present.bounds"),
 }
 

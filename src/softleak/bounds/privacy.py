@@ -80,7 +80,7 @@ def epsilon_of(noise: float, sensitivity: float, delta: float) -> float:
     """
     if not 0 < delta < 1:
         raise OptionError(f"expected a δ between 0 and 1, got {delta!r}")
-    if not noise or not sensitivity:
+    if not noise or not 0 < sensitivity < math.inf:
         return math.inf if sensitivity else 0.0
     mu, low, high = sensitivity / noise, 0.0, 1.0
     if delta_of(0.0, mu) <= delta:
@@ -91,3 +91,18 @@ def epsilon_of(noise: float, sensitivity: float, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if delta_of(middle, mu) <= delta else (middle, high)
     return high
+
+
+def sampled_epsilon(
+    noise: float, sensitivity: float, delta: float, rate: float = 1.0, rounds: int = 1
+) -> float:
+    """Return ``epsilon_of`` after some rounds, each of which uses the sample with a probability.
+
+    It is exact if every round uses it, and else that of Opacus's accountant (extra ``dp``).
+    """
+    if rate == 1 or not noise or not math.isfinite(sensitivity):
+        return epsilon_of(noise, math.sqrt(rounds) * sensitivity, delta)
+    accountants = import_extra("opacus.accountants", "sampled rounds need Opacus", "dp")
+    accountant = accountants.PRVAccountant()
+    accountant.history = [(noise / sensitivity, rate, rounds)]
+    return float(accountant.get_epsilon(delta))

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from softleak._version import __version__
-from softleak.cli.options import AuditOptions, DiffOptions
+from softleak.cli.options import AuditOptions, ClaimOptions, DiffOptions
 from softleak.paper.options import ReproduceOptions, TrainOptions
 
 # Parameters of glibc's mallopt, from malloc.h.
@@ -129,6 +129,20 @@ def audit(**given: Any) -> None:  # noqa: ANN401 - the fields of AuditOptions
     from softleak.cli.options import Request
 
     carry_out(Request(**given, command=shlex.join(["softleak", *sys.argv[1:]])))
+
+
+@app.command(rich_help_panel="Audit")
+@takes(ClaimOptions)
+def claim(**given: Any) -> None:  # noqa: ANN401 - the fields of ClaimOptions
+    """Check what is claimed of a protection: its clip, its noise, its ε.
+
+    [bold]softleak claim --of my_app:mods --said clip=1,epsilon=8,delta=1e-5[/bold]
+
+    Exit codes: 0 nothing contradicts the claim; 2 nothing was checked; 3 something does.
+    """
+    from softleak.cli.claim import carry_out
+
+    carry_out(ClaimOptions(**given))
 
 
 @app.command(rich_help_panel="Audit")

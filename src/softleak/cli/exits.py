@@ -27,7 +27,7 @@ class Exit(IntEnum):
 
     DONE = 0
     MISTAKE = 2  # nothing was done: a wrong option, an unreadable file
-    LEAK = 3  # something named by --fail-on leaks
+    LEAK = 3  # something named by --fail-on leaks, or a claim is contradicted
     INCOMPLETE = 4  # some files of a folder, or cells of a table, could not be worked on
     INTERRUPTED = 130  # Ctrl-C, as shells count it
     # Something named by --fail-on could not be attacked, or an update contradicts what was stated,

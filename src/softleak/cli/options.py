@@ -138,6 +138,24 @@ class AuditOptions:
 
 
 @dataclass(frozen=True)
+class ClaimOptions:
+    """The options of ``softleak claim``."""
+
+    of: Annotated[str | None, Option(metavar="MODULE:NAME")] = None
+    """What protects an update, in a module of yours: a mod of Flower, a filter of NVIDIA FLARE, an
+    optimiser of Opacus, or a list of them in their order. It is run on steps that are made up."""
+    share: Annotated[Path | None, Option(metavar="FILE")] = None
+    """Instead of --of: the update that was sent."""
+    undefended: Annotated[Path | None, Option(metavar="FILE")] = None
+    """The same update before its protection, which shows the noise exactly."""
+    said: Annotated[str | None, Option(metavar="SETTINGS")] = None
+    """What is claimed beside what the objects say: clip=1,sensitivity=1,noise=4.8,epsilon=1,
+    delta=1e-5,rate=0.01,rounds=100, or some of these."""
+    as_json: Annotated[bool, Option("--json")] = False
+    """Print the answer as JSON instead of a table."""
+
+
+@dataclass(frozen=True)
 class DiffOptions:
     """The options of ``softleak diff``."""
 

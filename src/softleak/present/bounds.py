@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from softleak.audit.leaks import Leak
 from softleak.audit.report import Audit
 from softleak.audit.sweeps import Rate
+from softleak.bounds.claims import ClaimCheck
 from softleak.bounds.hidden import HiddenProof
 from softleak.core.vocabulary import written
 
@@ -42,6 +43,29 @@ def proof_rests_on(proof: HiddenProof) -> Iterator[str]:
         "knows less is right less often."
     )
     yield f"The probability is that of {proof.trials} simulated attacks, with 99 % confidence."
+
+
+def claim_in_words(found: ClaimCheck) -> str:
+    """Return what became of a claim, in sentences."""
+    wrong = "; ".join(one.value for one in found.contradictions)
+    verdict = f"The claim does not hold: {wrong}." if wrong else "Nothing contradicts the claim."
+    follows = "" if found.epsilon is None else f" The ε that follows is {found.epsilon:.4g}."
+    return " ".join([verdict + follows, *(one.value for one in found.cautions)])
+
+
+def claim_rows(found: ClaimCheck) -> Iterator[tuple[str, float | None, str]]:
+    """Yield what a claim is about, what was said of it, and what was found."""
+    said, passed = found.claim, found.length
+    reach = "not measured" if passed is None else f"{max(passed[0], 0):.4g} to {passed[1]:.4g}"
+    yield "clip (L2 norm of a step)", said.clip, reach
+    yield "sensitivity", said.sensitivity, f"{found.sensitivity:.4g}"
+    low, high = found.noise.weakest
+    least = f"{low:.4g} to {high:.4g} on the tensor with the least"
+    yield "noise, standard deviation", said.noise, least
+    added = "not computed" if found.epsilon is None else f"{found.epsilon:.4g} or more"
+    yield "ε, a sample added or taken away", said.epsilon, added
+    if found.replaced is not None:
+        yield "ε, a sample replaced", None, f"{found.replaced:.4g} or more"
 
 
 def unaffordable(audit: Audit) -> str:

@@ -227,11 +227,8 @@ def search_input(
     """
     began = time.perf_counter()
     found, ending = _solved(subject, share, recovery, options)
-    if (
-        found is not None
-        and found.proved
-        and (proved := _solution_described(found, recovery, options))
-    ):
+    proved = None if found is None else _solution_described(found, recovery, options)
+    if proved is not None:
         return replace(proved, attempts={GAUSS_NEWTON.id: proved.ending})
     left = max(options.seconds - (time.perf_counter() - began), 0.0)
     if options.seconds > 0:
@@ -282,8 +279,8 @@ def _inapplicable(
 def _solution_described(
     found: Reconstruction, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
-    """Return an image as a finding, with the PSNR that its certificate predicts, if it has both."""
-    if found.input is None or found.certificate is None:
+    """Return an image that is proved as a finding, with the PSNR that its certificate predicts."""
+    if not found.proved or found.input is None or found.certificate is None:
         return None
     to_pixels = normalisation_of(found.input, options.normalisation)
     several, pixels = isinstance(recovery, BatchRecovery), to_pixels.pixels(found.input)
@@ -317,8 +314,7 @@ def separate_inputs(
     None leaves the update to matching, if one sample and a client that can be run were declared.
     """
     found = recover_trained_batch(subject, share, options.knowledge.of(share))
-    told = first_inputs(found, options)
-    if told is not None:
+    if (told := first_inputs(found, options)) is not None:
         return told
     if found.size > 1:  # patterns were found, but not all of them
         return InputFinding(FIRST_LAYER, found.message)
@@ -495,10 +491,7 @@ def batch_input(
     if samples.found is None or not samples.proved or samples.pictures:
         return InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))
     start = time.perf_counter()
-    try:
-        found = search_input(subject, share, samples.found, options)
-    except Exception as error:  # the model's own code and torch may raise anything
-        return not_run(MATCHING.name, error)
+    found = _attempted(MATCHING, partial(search_input, subject, share, samples.found, options))
     if found is None:
         return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
     attempts = {**found.attempts, **({MATCHING.id: found.ending} if found.attacked else {})}
@@ -519,12 +512,10 @@ def input_of_any_loss(
     return replace(told, attempts={LOCAL_FIRST_LAYER.id: told.ending})
 
 
-def not_run(name: str, error: Exception | str) -> InputFinding:
+def not_run(name: str, error: str) -> InputFinding:
     """Return the finding of an attack that could not be carried out."""
-    told = error if isinstance(error, str) else in_a_line(error)
-    return InputFinding(
-        Method.NONE, because(Why.NOT_RUN, name=name, error=told), failed_to_run=True
-    )
+    reason = because(Why.NOT_RUN, name=name, error=error)
+    return InputFinding(Method.NONE, reason, failed_to_run=True)
 
 
 def _attempted(attack: Attack, run: Callable[[], InputFinding | None]) -> InputFinding | None:
@@ -532,7 +523,7 @@ def _attempted(attack: Attack, run: Callable[[], InputFinding | None]) -> InputF
     try:
         return run()
     except Exception as error:  # the model's own code and torch may raise anything
-        return not_run(attack.name, error)
+        return not_run(attack.name, in_a_line(error))
 
 
 def _promise(found: InputFinding | None) -> tuple[bool, float]:

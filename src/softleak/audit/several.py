@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from softleak.audit.metrics import label_error
 from softleak.audit.options import Options
 from softleak.audit.report import (
     CompositionFinding,
@@ -203,7 +204,7 @@ def parts_of_classes(
         return ""
     if training.unknowns or not training.trains:
         return ""
-    made: Readers = subject.once(_readers)
+    made: Readers = subject.once(_readers)  # one for each way to train
     key = (training, samples, id(stand_ins))
     try:
         if key not in made:
@@ -219,7 +220,6 @@ def parts_of_classes(
 
 
 def _readers(_: Subject) -> Readers:
-    """Return where a subject keeps its readers, one for each way to train."""
     return {}
 
 
@@ -261,16 +261,14 @@ def _with_inputs(
 
 def _same_labels(one: BatchRecovery, other: BatchRecovery) -> bool:
     """Return whether two recoveries hold the same labels, in whatever order."""
-    left = [(sample.label, sample.error) for sample in other.proved]
+    left = list(other.proved)
     for sample in one.proved:
-        near = [
-            pair
-            for pair in left
-            if sample.label is not None
-            and pair[0] is not None
-            and float((sample.label - pair[0]).abs().sum()) <= sample.error + pair[1]
-        ]
-        if not near:
+        near = (
+            two
+            for two in left
+            if two.label is not None and label_error(sample, two.label) <= sample.error + two.error
+        )
+        if (same := next(near, None)) is None:
             return False
-        left = [pair for pair in left if pair is not near[0]]
+        left.remove(same)
     return not left

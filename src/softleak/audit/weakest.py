@@ -13,7 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 
-from softleak.audit.defended import (
+from softleak.audit.leaks import Leak
+from softleak.audit.options import Options
+from softleak.audit.report import AuditReport
+from softleak.audit.run import NamedShare
+from softleak.audit.sweeps import PLAIN, TREATMENTS, Rate, Treatment, Utility, mean_utility, utility
+from softleak.audit.whatif import (
     InputReach,
     Target,
     Trial,
@@ -21,11 +26,6 @@ from softleak.audit.defended import (
     from_first,
     walks,
 )
-from softleak.audit.leaks import Leak
-from softleak.audit.options import Options
-from softleak.audit.report import AuditReport
-from softleak.audit.run import NamedShare
-from softleak.audit.sweeps import PLAIN, TREATMENTS, Rate, Treatment, Utility, mean_utility, utility
 from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

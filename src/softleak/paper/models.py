@@ -281,8 +281,9 @@ class ResNet(nn.Module):
     """A stem, four stages of blocks, a global average and the head `fc`."""
 
     def __init__(
-        self, block: Block, depths: tuple[int, ...], classes: int, small: bool, head_bias: bool
-    ) -> None:
+        self, block: Block, depths: tuple[int, ...], classes: int = 10, head_bias: bool = False,
+        *, small: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         positive(classes=classes)
         self.conv1 = _conv(3, 64, 3) if small else _conv(3, 64, 7, stride=2)
@@ -305,33 +306,10 @@ class ResNet(nn.Module):
         return logits
 
 
-_DEPTHS_18, _DEPTHS_50 = (2, 2, 2, 2), (3, 4, 6, 3)
-
-
-def resnet18(classes: int = 10, head_bias: bool = False) -> ResNet:
-    """Build ResNet-18 in its ImageNet form (7x7 stem, max-pool)."""
-    return ResNet(BasicBlock, _DEPTHS_18, classes, small=False, head_bias=head_bias)
-
-
-def resnet50(classes: int = 10, head_bias: bool = False) -> ResNet:
-    """Build ResNet-50 in its ImageNet form (7x7 stem, max-pool)."""
-    return ResNet(Bottleneck, _DEPTHS_50, classes, small=False, head_bias=head_bias)
-
-
-def resnet18_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
-    """Build ResNet-18 in its CIFAR form (3x3 stem, no max-pool)."""
-    return ResNet(BasicBlock, _DEPTHS_18, classes, small=True, head_bias=head_bias)
-
-
-def resnet50_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
-    """Build ResNet-50 in its CIFAR form (3x3 stem, no max-pool)."""
-    return ResNet(Bottleneck, _DEPTHS_50, classes, small=True, head_bias=head_bias)
-
-
 class ThinResNet(nn.Module):
     """Three stages of `depth` blocks, 6 * depth + 2 layers in all; the head `linear` has a bias."""
 
-    def __init__(self, depth: int, classes: int) -> None:
+    def __init__(self, depth: int, classes: int = 10) -> None:
         super().__init__()
         positive(classes=classes)
         self.conv1 = _conv(3, 16, 3)
@@ -348,19 +326,14 @@ class ThinResNet(nn.Module):
         return logits
 
 
-def resnet20(classes: int = 10) -> ThinResNet:
-    """Build ResNet-20 for CIFAR."""
-    return ThinResNet(3, classes)
-
-
-def resnet32(classes: int = 10) -> ThinResNet:
-    """Build ResNet-32 for CIFAR."""
-    return ThinResNet(5, classes)
-
-
-def resnet56(classes: int = 10) -> ThinResNet:
-    """Build ResNet-56 for CIFAR."""
-    return ThinResNet(9, classes)
+# In their ImageNet form (7x7 stem, max-pool), in their CIFAR form (3x3 stem, no max-pool), and the
+# thin ones for CIFAR of 20, 32 and 56 layers. All take ``classes``, and those with a head ``fc``
+# take ``head_bias``.
+resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2))
+resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3))
+resnet18_cifar = partial(resnet18, small=True)
+resnet50_cifar = partial(resnet50, small=True)
+resnet20, resnet32, resnet56 = (partial(ThinResNet, depth) for depth in (3, 5, 9))
 
 
 _MLP_RATIO = 4

@@ -428,7 +428,10 @@ def write_page(path: str | PathLike[str], audit: Audit) -> None:
 def render(audit: Audit) -> str:
     """Return the page as text. Whatever comes from a file is escaped by the template."""
     names = audit.class_names
-    sections = [section(r, number, names) for number, r in enumerate(_in_full(audit.reports), 1)]
+    ranked = sorted(audit.reports, key=lambda report: -severity_of_share(report).rank)
+    full = {id(report) for report in ranked[:SHARES_IN_FULL]}
+    shown = [report for report in audit.reports if id(report) in full]
+    sections = [section(report, number, names) for number, report in enumerate(shown, 1)]
     places = {id(s["report"]): s["id"] for s in sections}
     script = asset("page.js")
     digest = hashlib.sha256(script.encode()).digest()  # of the only script the page may run
@@ -462,15 +465,6 @@ def verdict(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _in_full(reports: Sequence[AuditReport]) -> Sequence[AuditReport]:
-    """Return the shares to show with everything, in their order: the most severe of many."""
-    if len(reports) <= SHARES_IN_FULL:
-        return reports
-    ranks = [-severity_of_share(report).rank for report in reports]
-    chosen = sorted(range(len(reports)), key=ranks.__getitem__)[:SHARES_IN_FULL]
-    return [reports[index] for index in sorted(chosen)]
-
-
 def untried_words(audit: Audit) -> str:
     """Return a sentence on defences where none was tried."""
     if any(report.telling for report in audit.reports):
@@ -501,13 +495,11 @@ def environment(package: str = HERE) -> Environment:
     )  # fmt: skip
     environment.filters["size"] = written
     environment.filters["day"] = day
-    environment.filters["options"] = options_unbroken
+    # A sentence in which the options of a command do not break.
+    environment.filters["options"] = lambda words: Markup(
+        OPTION.sub(r'<code class="option">\1</code>', str(escape(words)))
+    )
     return environment
-
-
-def options_unbroken(words: str) -> Markup:
-    """Return a sentence, escaped, in which the options of a command do not break."""
-    return Markup(OPTION.sub(r'<code class="option">\1</code>', str(escape(words))))
 
 
 def day(date: str) -> str:

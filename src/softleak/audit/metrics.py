@@ -67,7 +67,7 @@ def label_error(recovery: Recovery, y_true: Tensor) -> float:
 
 
 def distance_to_set(recovery: Recovery, y_true: Tensor) -> float:
-    """Return the L1 distance of the true label from the nearest that fits; infinity if none does."""
+    """Return the L1 distance of the true label from the labels that fit, else infinity."""
     distances = [_to_path(c.labels, y_true.to(c.labels)) for c in recovery.solutions]
     return min(distances, default=float("inf"))
 

@@ -207,11 +207,6 @@ class Search:
         return Trial(self.subject, self.target, send, self.options, views, self.reach)
 
 
-def stronger(stopped: Stopped) -> Stopped:
-    """Return the next setting of the grid, of which no trial was made."""
-    return replace(stopped, setting=stopped.setting * GRID_FACTOR)
-
-
 def root_mean_square(share: GradientShare) -> float:
     """Return the size of a share's entries."""
     total = sum(float(g.double().square().sum()) for g in share.values())

@@ -14,12 +14,12 @@ from torch import nn
 from softleak.audit.leaks import Leak
 from softleak.audit.sweeps import PLAIN, TREATMENTS, Treatment, Utility, utility
 from softleak.audit.weakest import (
+    GRID_FACTOR,
     Make,
     Search,
     Stopped,
     check_search,
     least_loss,
-    stronger,
     treated,
 )
 from softleak.core.errors import OptionError
@@ -121,7 +121,7 @@ def defended(
         sent = tried.send(stopped.setting, generator)
         if tried.stops(sent, stopped.setting):
             return GuardOutcome(found, sent, stopped, utility(search.target.share.share, sent))
-        stopped = stronger(stopped)
+        stopped = replace(stopped, setting=stopped.setting * GRID_FACTOR)  # no trial was made of it
     return GuardOutcome(found, refusal="the attack still succeeds behind the strongest noise tried")
 
 

@@ -242,8 +242,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
 
 
 def _action(name: str) -> Action:
-    try:
-        return Action[name.upper()]
-    except KeyError:
-        known = ", ".join(action.name.lower() for action in Action)
-        raise OptionError(f"expected one of {known} as the action, got {name!r}") from None
+    known = {action.name.lower(): action for action in Action}
+    if name.lower() not in known:
+        raise OptionError(f"expected one of {', '.join(known)} as the action, got {name!r}")
+    return known[name.lower()]

@@ -16,7 +16,7 @@ from softleak.audit import (
     audit_shares,
 )
 from softleak.audit import (
-    defended as defended_attack,
+    whatif as defended_attack,
 )
 from softleak.audit.weakest import GRID_FACTOR, Search, root_mean_square
 from softleak.audit.whatif import Trial, from_first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -60,24 +60,25 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
     return found
 
 
+def _said(records: Mapping[str, Mapping[str, object]], name: str) -> float | None:
+    """Return the first positive number of this name in some records."""
+    said = (record.get(name) for record in records.values())
+    return next((value for value in said if isinstance(value, int | float) and value > 0), None)
+
+
 def learning_rate(content: RecordDict, lr: float | None) -> float | None:
     """Return the learning rate that was given, or that of the round's config; None if unknown."""
-    if lr is not None:
-        return lr
-    said = (config.get(LEARNING_RATE_KEY) for config in content.config_records.values())
-    return next((float(v) for v in said if isinstance(v, int | float) and v > 0), None)
+    return _said(content.config_records, LEARNING_RATE_KEY) if lr is None else lr
 
 
 def claimed_samples(content: RecordDict) -> int | None:
     """Return the number of samples that a client says it used; None if it does not say."""
-    said = (metrics.get(SAMPLES_METRIC) for metrics in content.metric_records.values())
-    return next((int(v) for v in said if isinstance(v, int | float) and v >= 1), None)
+    return int(_said(content.metric_records, SAMPLES_METRIC) or 0) or None
 
 
 def round_of(content: RecordDict) -> int:
     """Return the number of the round as Flower's strategies send it; 0 if they do not."""
-    said = (config.get("server-round") for config in content.config_records.values())
-    return next((number for number in said if number and isinstance(number, int)), 0)
+    return int(_said(content.config_records, "server-round") or 0)
 
 
 CONFIG_SETTINGS = {  # names in a config, as Flower's examples write them, and ours

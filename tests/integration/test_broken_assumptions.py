@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -330,11 +331,32 @@ def test_counts_with_equal_bounds_are_labels(tmp_path, size):
     with torch.no_grad():  # where the network is wrong of every sample, counts are exact
         y = files.model(x).argmin(-1)
     after = s.trained(files.model, [(x, y)], sgd)
-    found = files.after(after, "--lr", 0.1, "--samples", size, "--fail-on", "label")
+    stated = ("--client", "optimiser=sgd,lr=0.1,steps=1")
+    found = files.after(after, *stated, "--samples", size, "--fail-on", "label")
     counts, true = found.report["composition"]["counts"], y.bincount(minlength=10).tolist()
     assert counts["low"] == counts["high"] == true
     assert found.states["label"] == "leaked"
     assert found.code == 3
+
+
+def test_counts_at_a_rate_that_is_stated_alone_hold_behind_nesterov_momentum(tmp_path):
+    files = Files(tmp_path, s.classifier, gain=4.0)
+    x, y = torch.rand(16, s.WIDTH), torch.randint(10, (16,))
+    nesterov = partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)
+    found = files.after(
+        s.trained(files.model, [(x, y)], nesterov),
+        "--lr",
+        0.1,
+        "--samples",
+        16,
+        "--fail-on",
+        "class",
+    )
+    counts, true = found.report["composition"]["counts"], y.bincount(minlength=10).tolist()
+    each = zip(counts["low"], true, counts["high"], strict=True)
+    assert all(low <= n <= high for low, n, high in each)
+    assert max(counts["low"]) > 1
+    assert found.code == 5 or "class" in found.leaks
 
 
 def distilbert() -> torch.nn.Module:

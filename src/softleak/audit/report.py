@@ -20,6 +20,7 @@ from torch import Tensor
 from softleak.audit.leaks import Leak
 from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
+from softleak.bounds.hidden import Hiding
 from softleak.core.errors import LeakFound
 from softleak.core.fit import Fit
 from softleak.core.input_spec import Normalisation
@@ -288,7 +289,8 @@ class Counts:
     """The number of samples of each class: an estimate, and bounds that are proved.
 
     A mean gradient has ``B·(−δ_c) = n_c − Σ p_c`` with probabilities p, so ``n_c ≥ −B·δ_c``; all
-    counts sum to B, which bounds each from above. Without a head bias there are no bounds.
+    counts sum to B, which bounds each from above. Without a head bias there are no bounds. Where
+    the rate of a step is stated alone, the bounds also hold behind Nesterov momentum.
     """
 
     estimated: tuple[int, ...]
@@ -603,6 +605,7 @@ class Audit:
     what_if: WhatIf | None = None
     remarks: tuple[str, ...] = ()  # how files were read
     cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
+    hiding: tuple[tuple[str, Hiding], ...] = ()  # by share: which noise is proved to hide its label
 
     def count(self, leak: Leak, *states: State) -> int:
         """Return the number of shares of which this kind of leak is in one of the states."""

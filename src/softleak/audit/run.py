@@ -45,7 +45,7 @@ from softleak.audit.several import (
     read_composition,
     read_samples,
 )
-from softleak.core.client import as_gradient
+from softleak.core.client import SgdSteps, as_gradient
 from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import factor, head_gradients
 from softleak.core.families import Family, SmoothedMixed
@@ -62,16 +62,14 @@ from softleak.io.untrusted import shown
 from softleak.io.weights import aligned, copy_weights, own_weights
 from softleak.labels.curve import LARGEST, PseudoLabels, spread
 from softleak.labels.fit import noise_is_absent
-from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.recover import recover
 
 Progress = Callable[[str], None]
 Weights = Mapping[str, Tensor] | str | os.PathLike[str]  # a ``state_dict``, or a file of one
 LARGEST_ENTRY = 1e9  # of a gradient: features of a network are not larger
-# What tells weights and weight decay from gradients.
-DIAGNOSIS_NEAR_WEIGHTS = 0.5
-DIAGNOSIS_PARALLEL = 0.99  # the cosine of the angle to the weights
-DIAGNOSIS_ROUNDINGS = 1e3  # a sum of so many roundings is not due to rounding
+DIAGNOSIS_NEAR_WEIGHTS = 0.5  # of the weights' size: a gradient is farther from them
+# What of a fit explains a verdict better than its reason does.
+NOTED = frozenset({Explanation.SIGNS, Explanation.DROPOUT, Explanation.DECAY})
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +262,7 @@ def _report(
         None if truth is None else truth.score(recovery, found, options.normalisation),
         named.fingerprint,
         composition,
-        tuple(_notes(subject, gradient, recovery)) if labelled else (),
+        tuple(h.sentence for h in recovery.fit.hypotheses if h.explanation in NOTED),
         options.tokens,
         samples,
     )
@@ -410,6 +408,8 @@ def _composition(
     training, samples = share.made_by, options.knowledge.samples
     one = training is None or (training.single_steps == 1 and training.epochs is None)
     knowledge = replace(options.knowledge, samples=samples if one else None).of(gradient)
+    if one and training is not None and SgdSteps.of(training) is not None:
+        knowledge = replace(knowledge, scale="known")  # rate, momentum and decay are all stated
     fit = recovery.fit
     if training is not None and training.optimiser != "sgd":
         fit = fit.saying(Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.ADAPTIVE))
@@ -422,41 +422,6 @@ def _composition(
     if recovery.noise and not found.raised:  # reading gives up on noise
         return replace(found, attacked=False)
     return found.because(parts_of_classes(subject, share, samples, options.stand_ins))
-
-
-def _notes(subject: Subject, share: GradientShare, recovery: Recovery) -> Iterator[str]:
-    """Yield notes that fit the share better than the verdict does, if no label was found."""
-    if recovery.status in (Status.UNIQUE, Status.ZERO_GRADIENT):
-        return
-    if is_sign_pattern(share[subject.head.weight_name]):
-        yield str(because(Why.SIGN_PATTERN))
-        return
-    dropping = tuple(
-        name for name, module in subject.model.named_modules()
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p and not module.training
-    )  # fmt: skip
-    against = any(piece.refutes for piece in recovery.evidence)
-    unexplained = recovery.status in (Status.NO_SOLUTION, Status.GUESS, Status.PROBABLE)
-    if dropping and (against or unexplained):
-        yield str(because(Why.DROPOUT, layers=dropping))
-    if (decay := _decay(subject, share)) is not None:
-        yield str(because(Why.DECAY_SHOWS, decay=decay))
-
-
-def _decay(subject: Subject, share: GradientShare) -> float | None:
-    """Return the weight decay that a share shows, if it does.
-
-    Sums over classes are zero in a gradient of the cross-entropy; weight decay adds λ W to it.
-    """
-    head = subject.head
-    G, W = share[head.weight_name].double().cpu(), head.W.double().cpu()
-    sums, own = G.sum(0), W.sum(0)
-    rounding = share.resolution(head.weight_name, head.dtype) * float(G.abs().sum(0).max())
-    if float(sums.norm()) <= DIAGNOSIS_ROUNDINGS * (rounding + share.noise(head.weight_name)):
-        return None
-    if not float(own.norm()) or float(torch.cosine_similarity(sums, own, 0)) < DIAGNOSIS_PARALLEL:
-        return None
-    return float(sums @ own / own.square().sum())
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status, Told, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.labels.composition import Batch, BatchReader
+from softleak.labels.composition import Batch, BatchReader, longest_step
 from softleak.labels.local.proportions import ProportionReader, StandIns
 from softleak.labels.otherwise import is_sign_pattern, without_decay
 
@@ -61,6 +61,7 @@ def read_composition(
     if against:
         return CompositionFinding(reasons=tuple(h.sentence for h in against))
     whole = None if knowledge.scale_unknown else samples
+    share = replace(share, scale=knowledge.scale or share.scale)
     share, batch = _read(subject, reader, share, whole)
     counts, doubt = _bounded(reader, share, batch, whole)
     declared = knowledge.is_gradient or knowledge.scale is not None
@@ -154,7 +155,7 @@ def _bounded(
     """Return the counts, or why none are claimed.
 
     A class that is raised by more than smoothing may do has ``n_c ≥ −B·δ_c`` samples, whatever the
-    smoothing, and one at least.
+    smoothing, and one at least; a part of them if a step may be longer than the mean gradient.
     """
     if batch.counts is None or samples is None:
         return None, ""
@@ -163,7 +164,8 @@ def _bounded(
     head, estimated = reader.head, batch.counts.tolist()
     if not head.has_bias or head.bias_name not in share:
         return Counts(tuple(estimated)), because(Why.COUNTS_ESTIMATED)
-    bounds = enumerate((-samples * share[head.bias_name].double()).tolist())
+    mean = share[head.bias_name].double() / longest_step(share)
+    bounds = enumerate((-samples * mean).tolist())
     floor = samples / head.classes  # smoothing moves a label towards this, from either side
     low = [
         max(math.ceil(bound - COUNT_SLACK) if bound > floor else 0, int(i in batch.present))

@@ -80,11 +80,7 @@ class Why(Enum):
     # of several reasons
     ALL_OF = auto()  # reasons
     OF_SEVERAL_ATTACKS = auto()  # reasons, beside
-    # of what the share looks like
     ANOTHER_READING = auto()  # sign, class_index
-    SIGN_PATTERN = auto()
-    DROPOUT = auto()  # layers
-    DECAY_SHOWS = auto()  # decay
 
 
 @dataclass(frozen=True)

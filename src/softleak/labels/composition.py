@@ -83,6 +83,8 @@ PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
 MOST_SMOOTHED = 0.2
 UNSURE_LENGTH = 5.0  # times: how much longer features may be than those of noise
 MISPLACED = 0.5  # of all predictions: more than a sign that is right takes from few classes
+# A first step with Nesterov momentum is up to twice as long as the rate that is stated says.
+LONGEST_STEP = 2.0
 LOPSIDED = 4.0  # times as many classes raised as lowered: a sign that does this is a wrong one
 
 
@@ -123,10 +125,7 @@ class BatchReader:
     def read(
         self, share: GradientShare, samples: int | None = None, *, left: float | None = None
     ) -> Batch:
-        """Return what is behind a share of a known scale, with counts if ``samples`` are stated.
-
-        An entry of a compressed share that is ``left`` of it has this error.
-        """
+        """Return what is behind a share of a known scale; compression ``left`` it this error."""
         if samples is not None and samples < 1:
             raise LabelError(f"expected one sample or more, got {samples}")
         (sent,) = head_gradients(self.head, [share])
@@ -187,11 +186,8 @@ class BatchReader:
         return tuple(negative.nonzero()[:, 0].tolist()), int((positive & ~negative).sum())
 
     def _present(self, share: GradientShare, G: Tensor, raised: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the classes that are raised by more than smoothing may do without a sample.
-
-        A class of no sample has a mean label of ``ε/C``, and is raised by no more.
-        """
-        delta, floor = self._mean_delta(share, G), MOST_SMOOTHED / len(G)
+        """Return the classes that are raised by more than smoothing may do without a sample."""
+        delta, floor = self._mean_delta(share, G), MOST_SMOOTHED / len(G) * longest_step(share)
         if delta is None or share.scale == "unknown":
             return ()
         if not self._tells_mean(share):
@@ -209,10 +205,7 @@ class BatchReader:
         )
 
     def counts(self, share: GradientShare, present: tuple[int, ...], samples: int) -> Tensor | None:
-        """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c.
-
-        ``present`` are the classes that are taken to be there, and ``samples`` is B.
-        """
+        """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c."""
         G = head_gradients(self.head, [share])[0].double()
         delta = self._mean_delta(share, G)
         if delta is None:
@@ -236,6 +229,11 @@ class BatchReader:
         if self._tells_mean(share):
             return share[self.head.bias_name].double()
         return None if self.like_a_bias is None else G @ self.like_a_bias
+
+
+def longest_step(share: GradientShare) -> float:
+    """Return how many times the mean gradient a share is at most, if it is that of one step."""
+    return 1.0 if share.scale == "known" else LONGEST_STEP
 
 
 def _rounding(share: GradientShare, name: str, head: Head) -> float:

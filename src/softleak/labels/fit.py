@@ -387,7 +387,8 @@ def _of_many(
     if sums <= rounding:
         yield Hypothesis(Topic.LOSS, Bearing.HOLDS, number=off)
     elif bool(own.any()) and float(torch.cosine_similarity(G.sum(0), own, 0).abs()) > PARALLEL:
-        yield Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.DECAY, off)
+        decay = float(G.sum(0) @ own / own.square().sum())
+        yield Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.DECAY, decay)
     elif (adaptive := _of_steps(share)) is not None:
         yield adaptive
     elif rank < min(G.shape) - 1:

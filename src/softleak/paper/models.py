@@ -197,75 +197,72 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+class ResidualBlock(nn.Module):
+    """Convolutions ``conv1``, ``conv2``, …, each with a BatchNorm, and a shortcut around all."""
 
     expansion = 1
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, *convolutions: nn.Conv2d, shortcut: nn.Module | None) -> None:
         super().__init__()
-        self.conv1 = _conv(inputs, width, 3, stride)
-        self.bn1 = nn.BatchNorm2d(width)
+        for number, convolution in enumerate(convolutions, 1):
+            self.add_module(f"conv{number}", convolution)
+            self.add_module(f"bn{number}", nn.BatchNorm2d(convolution.out_channels))
         self.relu = nn.ReLU()
-        self.conv2 = _conv(width, width, 3)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _projection(inputs, width, stride)
+        self.downsample = shortcut
+        self._depth = len(convolutions)
 
     def forward(self, x: Tensor) -> Tensor:
+        out = x
+        for number in range(1, self._depth + 1):
+            out = self.get_submodule(f"bn{number}")(self.get_submodule(f"conv{number}")(out))
+            out = out if number == self._depth else self.relu(out)
         shortcut = x if self.downsample is None else self.downsample(x)
-        residual = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out: Tensor = self.relu(residual + shortcut)
-        return out
+        added: Tensor = self.relu(out + shortcut)
+        return added
 
 
-class Bottleneck(nn.Module):
+class BasicBlock(ResidualBlock):
+    """Two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        first, second = _conv(inputs, width, 3, stride), _conv(width, width, 3)
+        super().__init__(first, second, shortcut=_projection(inputs, width, stride))
+
+
+class Bottleneck(ResidualBlock):
     """A 1x1, a 3x3 (with the stride) and a 1x1 convolution, and a shortcut."""
 
     expansion = 4
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
         outputs = width * self.expansion
-        self.conv1 = _conv(inputs, width, 1)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv(width, width, 3, stride)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = _conv(width, outputs, 1)
-        self.bn3 = nn.BatchNorm2d(outputs)
-        self.relu = nn.ReLU()
-        self.downsample = _projection(inputs, outputs, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.downsample is None else self.downsample(x)
-        narrow = self.relu(self.bn1(self.conv1(x)))
-        narrow = self.relu(self.bn2(self.conv2(narrow)))
-        out: Tensor = self.relu(self.bn3(self.conv3(narrow)) + shortcut)
-        return out
+        super().__init__(
+            _conv(inputs, width, 1), _conv(width, width, 3, stride), _conv(width, outputs, 1),
+            shortcut=_projection(inputs, outputs, stride),
+        )  # fmt: skip
 
 
-class ThinBlock(nn.Module):
-    """Two 3x3 convolutions and a parameter-free shortcut.
+class Thinned(nn.Module):
+    """Every other pixel, or all of them, and channels of zeros on either side.
 
-    A shortcut that changes size drops every other pixel and fills the new channels with zeros
-    (option A of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2).
+    It is option A of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2.
     """
 
-    expansion = 1
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, stride: int, zeros: int) -> None:
         super().__init__()
-        self.conv1 = _conv(inputs, width, 3, stride)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv(width, width, 3)
-        self.bn2 = nn.BatchNorm2d(width)
-        self._stride = stride
-        self._zeros = (width - inputs) // 2
+        self.stride, self.zeros = stride, zeros
 
     def forward(self, x: Tensor) -> Tensor:
-        thinned = x[:, :, :: self._stride, :: self._stride]
-        shortcut = functional.pad(thinned, (0, 0, 0, 0, self._zeros, self._zeros))
-        residual = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
-        return functional.relu(residual + shortcut)
+        thinned = x[:, :, :: self.stride, :: self.stride]
+        return functional.pad(thinned, (0, 0, 0, 0, self.zeros, self.zeros))
+
+
+class ThinBlock(ResidualBlock):
+    """Two 3x3 convolutions and a shortcut without parameters."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        first, second = _conv(inputs, width, 3, stride), _conv(width, width, 3)
+        super().__init__(first, second, shortcut=Thinned(stride, (width - inputs) // 2))
 
 
 Block = type[BasicBlock] | type[Bottleneck] | type[ThinBlock]

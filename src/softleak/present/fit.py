@@ -50,16 +50,16 @@ EXPLAINED: Mapping[Explanation, str] = {
     Explanation.TENSOR_FACTORS: "Tensors were multiplied by different factors, as layer-wise "
     "clipping or a learning rate for each layer leaves them.",
     Explanation.SEVERAL: "At least {number:.0f} gradients were added up: samples, or local steps.",
-    Explanation.DECAY: "What no cross-entropy explains is parallel to the weights, as weight decay "
-    "leaves it.",
+    Explanation.DECAY: "What no cross-entropy explains is parallel to the weights, as a weight "
+    "decay of {number:.2g} leaves it.",
     Explanation.OTHER_STEPS: "What stands beside the samples is not noise, and not one plain step "
     "of a softmax cross-entropy: another loss, another optimiser, or several steps.",
     Explanation.ADAPTIVE: "All parameters moved by about the same amount, as several steps of "
     "Adam or AdamW leave them: signs are left, and not sizes.",
     Explanation.ABSENT: "Noise was declared that is not in the update.",
     Explanation.MEASURED: "There is independent noise of standard deviation {number:.2g}.",
-    Explanation.SIGNS: "All entries have one size: only signs are left, as one step of Adam or "
-    "signSGD leaves them.",
+    Explanation.SIGNS: "All entries have one size: the update is a sign pattern, as one step of "
+    "Adam or signSGD leaves it.",
     Explanation.PRUNED: "Entries were removed: {number:.0%} of the head's gradient are zero where "
     "the model has none. The entries that are left are exact.",
     Explanation.GRID: "All values lie on a grid of spacing {number:.2g}: they were quantised.",
@@ -94,6 +94,7 @@ NUMBERS: Mapping[Topic | Explanation, str] = {
     Topic.NOISE: "standard deviation",
     Explanation.TEMPERATURE: "temperature",
     Explanation.SEVERAL: "gradients, at least",
+    Explanation.DECAY: "decay",
     Explanation.PRUNED: "part that is zero",
     Explanation.GRID: "spacing",
 }

@@ -185,9 +185,8 @@ def agreement_of(one: Tensor, other: Tensor) -> float:
 def match_input(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
-    """Search for an input whose gradient is near the share's, from two starts.
+    """Search for an input, or those of a batch, whose gradient is near the share's, from two starts.
 
-    The inputs of a batch are searched for together, and agree as well as the worst of them does.
     None is returned if no time was given, or if nobody knows which input the model takes.
     """
     if options.seconds <= 0 or subject.input_shape is None:
@@ -220,11 +219,7 @@ SOLVING_METHOD = GaussNewton()
 def search_input(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
-    """Solve for the input of a smooth network; match gradients if that proves nothing.
-
-    The inputs of a batch are searched for together. How Gauss–Newton ended is among the attempts of
-    the finding.
-    """
+    """Solve for the input of a smooth network; match gradients if that proves nothing."""
     began = time.perf_counter()
     found, ending = _solved(subject, share, recovery, options)
     proved = None if found is None else _solution_described(found, recovery, options)
@@ -463,10 +458,7 @@ def recover_input(
 
 
 def trained_input(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
-    """Return the inputs behind an update of several steps, or why they were not attacked.
-
-    Of several inputs the finding holds the first, and says how many there are.
-    """
+    """Return the first input behind an update of several steps, or why none was attacked."""
     if not options.inputs:
         return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
     start = time.perf_counter()
@@ -483,11 +475,7 @@ def trained_input(subject: Subject, share: GradientShare, options: Options) -> I
 def batch_input(
     subject: Subject, share: GradientShare, samples: SamplesFinding, options: Options
 ) -> InputFinding:
-    """Search for all inputs of an update of several samples, if one of its labels is proved.
-
-    Each sample has its own label and feature as targets. The finding holds the first input, and
-    all of them as its ``batch``.
-    """
+    """Search for all inputs of an update of several samples, if one of its labels is proved."""
     if samples.found is None or not samples.proved or samples.pictures:
         return InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))
     start = time.perf_counter()

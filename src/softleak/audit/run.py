@@ -150,10 +150,7 @@ def _content(weights: Weights) -> Content:
 
 
 def prepared(subject: Subject, share: GradientShare, options: Options) -> GradientShare:
-    """Return the share under the model's names, checked.
-
-    Raises ``ShareError`` with what is wrong.
-    """
+    """Return the share under the model's names, or raise ``ShareError`` with what is wrong."""
     _check_input_shape(subject, share)
     parameters = subject.parameters
     share = aligned(share, subject.model)
@@ -189,10 +186,7 @@ def _check_input_shape(subject: Subject, share: GradientShare) -> None:
 
 
 def _check_not_weights(subject: Subject, share: GradientShare) -> None:
-    """Raise ``ShareError`` if what was given as a gradient is the model's own weights, or nearly.
-
-    Weights after a step are near those before it; a gradient is not.
-    """
+    """Raise ``ShareError`` if what was given as a gradient is nearly the model's own weights."""
     sizes = {n: size for n, size in subject.once(_parameter_sizes).items() if n in share}
     size, distance = math.hypot(*sizes.values()), 0.0
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
@@ -277,10 +271,8 @@ SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
 def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[str, Any] | None:
     """Return ``ŷ(t) = softmax(a/t + b) − t u`` with its loss, for the page of one share.
 
-    ``a``, ``b``, ``u`` are (C,); ``loss`` (S,) is on cubes of evenly spaced numbers from −``reach``
-    to ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
-    around the certified solutions, where it falls to zero. None where no single sample is behind
-    the share, or where it is not that of a softmax cross-entropy at these weights.
+    ``loss`` (S,) is on cubes of evenly spaced numbers up to ``reach``; ``near`` (K, 2) are scalars and
+    losses around the certified solutions. None where no softmax of a single sample is behind it.
     """
     broken = {one.topic for one in recovery.fit.contradicted} - {Topic.NOISE, Topic.SCALE}
     none = recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE, Status.OWN_LABEL)
@@ -352,10 +344,7 @@ def _reread(
 def _followed(
     subject: Subject, share: GradientShare, recovery: Recovery, options: Options
 ) -> tuple[GradientShare, Recovery]:
-    """Return the share and its recovery, read at another scale or sign if only that makes sense.
-
-    The label stays what it was called; what depends on it is attacked under that reading.
-    """
+    """Return the share and its recovery, read at another scale or sign if only that makes sense."""
     if not recovery.readings or recovery.solutions:
         return share, recovery
     read = share.scaled(1 / recovery.readings[0].scale)
@@ -493,10 +482,7 @@ def share_files(path: Path) -> list[Path]:
 
 @dataclass(frozen=True, eq=False)
 class UpdateFiles(UpdateReading):
-    """The update files of one audit, and what they are said to hold.
-
-    What ``recorded_shape`` has to read early is kept for ``audited``, which lets it go.
-    """
+    """The update files of one audit, and what they are said to hold."""
 
     paths: Sequence[Path] = ()  # in the order in which they are audited
     truth: Path | None = None  # a file of truth for every update, or a folder with one for each

@@ -136,10 +136,7 @@ def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
 def counted(
     subject: Subject, share: GradientShare, found: CompositionFinding, samples: int
 ) -> CompositionFinding:
-    """Return a finding with the number of samples of each class.
-
-    The share is the mean gradient of one plain step on all samples, which somebody has to know.
-    """
+    """Return a finding with the number of samples of each class, of one plain step on all."""
     if found.signs:
         return found
     reader = subject.once(BatchReader.of)
@@ -180,10 +177,7 @@ def _bounded(
 
 
 def _could_prove(reader: BatchReader, share: GradientShare) -> bool:
-    """Return whether signs say anything of classes: by the head's bias, or by the features.
-
-    Features that are never negative leave the sign of ``p − y`` in the gradient of the weight.
-    """
+    """Return whether signs say anything: by the bias, or by features that are never negative."""
     return (reader.head.has_bias and reader.head.bias_name in share) or reader.never_negative
 
 
@@ -197,9 +191,7 @@ def parts_of_classes(
 ) -> Told:
     """Return how large a part of a client's data each class is, with intervals, or nothing.
 
-    The client's local training is run on images that stand in for its data. Without such images
-    there is no interval to rely on, and nothing is said. The share is ``before − after``, with the
-    client in ``made_by``.
+    Its local training is run on stand-ins for its data; without these no interval can be relied on.
     """
     training = share.made_by
     if stand_ins is None or training is None or samples is None or samples < 2:

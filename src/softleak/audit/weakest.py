@@ -119,13 +119,10 @@ class Search:
         return [unit * GRID_FACTOR**power for power in GRID_POWERS]
 
     def weakest(self, within: int | None = None) -> Stopped | None:
-        """Return the weakest setting of the grid that stops everything, None if none does.
+        """Return the weakest setting that stops everything, of all or of those ``within`` the first.
 
         What is within reach is known in a moment, so that goes first. Labels take less time to
         attack than inputs by a walk, and mostly more noise to hide, so they follow.
-
-        Args:
-            within: the number of settings to look at, from the weakest on; None for all.
         """
         grid: Sequence[float] = self.grid[:within]
         narrowed = self.reach is not None and bool(self.leaks & INPUTS)
@@ -214,11 +211,7 @@ def root_mean_square(share: GradientShare) -> float:
 
 
 def least_loss(search: Search, treatments: Sequence[Treatment] = TREATMENTS) -> Stopped | None:
-    """Return the treatment and the noise that stop everything and leave the most of the update.
-
-    Returns:
-        The best that was found; None if nothing that was tried stops the attacks.
-    """
+    """Return the treatment and noise that stop everything and leave the most; None if none do."""
     best: Stopped | None = None
     most = 0.0  # the progress that is left behind the best, on average over the noise
     for treatment in treatments:

@@ -169,10 +169,7 @@ class Target:
 
 
 def fall_of(subject: Subject, target: Target, options: Options) -> LossFall | None:
-    """Return how a step changes the loss of a target's sample; None if the sample is not known.
-
-    The sample is the true one if the truth was given, else the one that leaked undefended.
-    """
+    """Return how a step changes the loss of a target's sample; None if the sample is not known."""
     if target.label is None or target.pixels is None:
         return None
     pixels, norm = target.pixels, options.normalisation
@@ -302,10 +299,7 @@ class Trial:
         return any(float((one - true).abs().sum()) <= SUCCESS_LABEL_ERROR for one, true in pairs)
 
     def sees(self, walked: tuple[Subject, ...], *, believed: bool = False) -> bool:
-        """Return whether a walk brings the image; a thorough one is tried if it is within reach.
-
-        If so asked, what an attacker would have ``believed`` counts as well as what is true.
-        """
+        """Return whether a walk brings the image that is true, or that would be ``believed``."""
         if self.target.pixels is None and not self.target.tokens:
             return False
         return any(self._walk_sees(view, walked, believed) for view in self.views(self.sent))
@@ -348,11 +342,7 @@ def from_first(
 ) -> Sequence[float]:
     """Return a grid from its weakest hiding setting on; stronger ones are taken to hide too.
 
-    Args:
-        grid: settings of a defence, from weak to strong.
-        hides: says whether no attack succeeds at a setting.
-        start: where to begin, in steps that double until the end is passed, and then by bisection;
-            None bisects at once.
+    The search begins at ``start``, in steps that double until the end is passed, and then bisects.
     """
     low, high, step = -1, len(grid), 1  # the last known not to hide, the first known to
     index = (low + high) // 2 if start is None else min(start, high - 1)
@@ -369,8 +359,7 @@ def from_first(
 def in_units_of(units: Normalisation | None, found: InputFinding) -> InputFinding:
     """Return a finding in the pixels that ``units`` makes of an input; None leaves it as it is.
 
-    Where it is not stated how pixels became inputs, every image is stretched to its own range. Two
-    images can be compared, and their errors too, only if both are stretched alike.
+    Two images, and their errors, can be compared only if both are stretched alike.
     """
     own = found.to_pixels
     if units is None or own is None or found.pixels is None:
@@ -434,11 +423,9 @@ class InputReach:
 def end_of(
     points: Sequence[Point], leak: Leak, bisections: int, succeeds: Callable[[float], bool]
 ) -> float | None:
-    """Return the weakest setting without a success, stronger ones having none either.
+    """Return the weakest setting without a success, stronger ones having none either, or None.
 
-    None is returned if the attack succeeds at the strongest setting, or was not tried there. The
-    points go from weak to strong; ``succeeds`` tells of settings between them, which are bisected
-    in their logarithm.
+    The points go from weak to strong; settings between them are bisected in their logarithm.
     """
     gone = len(points)
     while gone and leak in points[gone - 1].rates and not points[gone - 1].rates[leak].hits:
@@ -474,11 +461,7 @@ def what_if(
     progress: Callable[[str], None] = lambda _: None,
     asked: Asked | None = None,
 ) -> WhatIf:
-    """Try the defences that are ``asked`` for, or the common ones, on every target.
-
-    ``options`` are what the attacker knows. A random defence is tried with so many ``seeds``.
-    ``progress`` is told of each of the ``stages``.
-    """
+    """Try the defences that are ``asked`` for, or the common ones, on every target."""
     norm = max(target.share.share.norm() for target in targets)
     reaches = {id(target): InputReach(subject, target) for target in targets}
     responses = []
@@ -571,10 +554,7 @@ class ResponseCurve:
         return Point(setting, rates, self._left(setting), self._unclaimed(setting))
 
     def succeeds(self, setting: float, leak: Leak) -> bool:
-        """Return whether one attack succeeds on any share, or would not have been one.
-
-        It ends with the first that leaks.
-        """
+        """Return whether one attack succeeds on any share, or would not have been one."""
         trials = self.trials(setting)
         aimed = [trial for trial in trials if leak in trial.aims]
         found = any(one.hits(leak, self._walks) or not one.attacked(leak) for one in aimed)

@@ -278,10 +278,7 @@ AuditedShares = tuple[Sequence[AuditReport], Sequence[Refusal], Sequence[NamedSh
 
 
 def run(request: Request, step: Step) -> Audit:
-    """Audit what was asked for; raises ``SoftleakError`` if the options contradict one another.
-
-    ``step`` is told of every share, and of every setting of a defence.
-    """
+    """Audit what was asked for, and tell ``step`` of every share and setting of a defence."""
     request.check()
     if request.of_the_sample:
         return _sample(request, step)
@@ -460,10 +457,7 @@ def _is_one(path: Path) -> bool:
 
 
 def check_outputs(request: Request) -> None:
-    """Raise ``FileError`` if a file of the answer could not be written, or would replace another.
-
-    Nothing is made or written.
-    """
+    """Raise ``FileError`` if a file could not be written, or would replace another; write none."""
     if request.out.exists() and not request.out.is_dir():
         raise FileError(f"expected a folder for --out, found a file at {request.out}; name another")
     names = ["index.html", "audit.json"]

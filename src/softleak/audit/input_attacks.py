@@ -185,7 +185,7 @@ def agreement_of(one: Tensor, other: Tensor) -> float:
 def match_input(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
-    """Search for an input, or those of a batch, whose gradient is near the share's, from two starts.
+    """Search for an input, or those of a batch, with a gradient near the share's, from two starts.
 
     None is returned if no time was given, or if nobody knows which input the model takes.
     """

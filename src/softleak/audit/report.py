@@ -295,8 +295,9 @@ class Counts:
 class CompositionFinding:
     """The classes proved to be among the labels, and what is known of their number.
 
-    ``raised`` are all that the update makes more likely: classes of samples unless labels are smoothed.
-    ``otherwise`` are those that a difference of weights after − before would prove, if it may be one.
+    ``raised`` are all that the update makes more likely: classes of samples unless labels are
+    smoothed. ``otherwise`` are those that a difference of weights after − before would prove, if it
+    may be one.
     """
 
     samples: int = 1  # at least: samples, or steps on the same ones

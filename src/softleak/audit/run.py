@@ -271,8 +271,9 @@ SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
 def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[str, Any] | None:
     """Return ``ŷ(t) = softmax(a/t + b) − t u`` with its loss, for the page of one share.
 
-    ``loss`` (S,) is on cubes of evenly spaced numbers up to ``reach``; ``near`` (K, 2) are scalars and
-    losses around the certified solutions. None where no softmax of a single sample is behind it.
+    ``loss`` (S,) is on cubes of evenly spaced numbers up to ``reach``; ``near`` (K, 2) are scalars
+    and losses around the certified solutions. None where no softmax of a single sample is behind
+    it.
     """
     broken = {one.topic for one in recovery.fit.contradicted} - {Topic.NOISE, Topic.SCALE}
     none = recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE, Status.OWN_LABEL)

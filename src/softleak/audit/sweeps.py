@@ -338,8 +338,9 @@ class Point:
 class Response:
     """How leakage answers to one defence.
 
-    ``stops`` holds the weakest setting at which an attack succeeded in no trial, ``left`` what is left
-    of the update there, and ``unclaimed`` how often the best label is right beyond it, not claimed.
+    ``stops`` holds the weakest setting at which an attack succeeded in no trial, ``left`` what is
+    left of the update there, and ``unclaimed`` how often the best label is right beyond it, not
+    claimed.
     """
 
     name: str

@@ -119,7 +119,7 @@ class Search:
         return [unit * GRID_FACTOR**power for power in GRID_POWERS]
 
     def weakest(self, within: int | None = None) -> Stopped | None:
-        """Return the weakest setting that stops everything, of all or of those ``within`` the first.
+        """Return the weakest setting that stops everything, of all or of the first ``within``.
 
         What is within reach is known in a moment, so that goes first. Labels take less time to
         attack than inputs by a walk, and mostly more noise to hide, so they follow.

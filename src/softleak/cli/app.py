@@ -56,7 +56,8 @@ def texts_below(options: type) -> dict[str, str]:
 def takes(options: type) -> Callable[[Command], Command]:
     """Return a decorator that gives a command one parameter for each field of a dataclass.
 
-    The fields are annotated with Typer's ``Option`` or ``Argument``; the string below one is its help.
+    The fields are annotated with Typer's ``Option`` or ``Argument``; the string below one is its
+    help.
     """
     hints: dict[str, Any] = get_type_hints(options, include_extras=True)
     for name, text in texts_below(options).items():

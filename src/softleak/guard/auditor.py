@@ -243,7 +243,8 @@ class RoundAudit:
     def metrics(self) -> dict[str, float]:
         """Return the round in numbers, for Flower's metrics.
 
-        A leak is a fraction of the updates on which it was attacked; without any, that number is missing.
+        A leak is a fraction of the updates on which it was attacked; without any, that number is
+        missing.
         """
         tried = {leak: self.attacked(leak) for leak in Leak}
         return {

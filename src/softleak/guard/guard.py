@@ -69,7 +69,8 @@ class GuardOutcome:
     def metrics(self, stop: frozenset[Leak], seconds: float) -> dict[str, float]:
         """Return the outcome as numbers for a framework's metrics.
 
-        Every reply has the same names, as strategies insist; inputs have none if they are not stopped.
+        Every reply has the same names, as strategies insist; inputs have none if they are not
+        stopped.
         """
         never = {Leak.INPUT} - stop
         leaks, unattacked = self.found.leaks, self.found.unattacked

@@ -46,9 +46,10 @@ def match(
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Return the model's name of each tensor that belongs to it, and what is said of the others.
 
-    Names may differ by a prefix on either side, as when one of the two is wrapped: by that under which
-    most names and shapes agree. What is not under it, such as a second copy of the weights, is left
-    out. Tensors without names are taken in the order of the model's parameters, or of its state.
+    Names may differ by a prefix on either side, as when one of the two is wrapped: by that under
+    which most names and shapes agree. What is not under it, such as a second copy of the weights,
+    is left out. Tensors without names are taken in the order of the model's parameters, or of its
+    state.
 
     Raises ``ShareError`` if two readings are equally good.
     """
@@ -166,7 +167,8 @@ def _in_order(model: nn.Module, arrays: Sequence[Tensor]) -> list[str]:
 def pretrained_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor] | None:
     """Return weights under the names the library has in memory, converted by the library itself.
 
-    None if the model holds no network of the library, or not all of its weights. Nothing is downloaded.
+    None if the model holds no network of the library, or not all of its weights. Nothing is
+    downloaded.
     """
     library: Any = sys.modules.get("transformers")  # a model of it has imported it
     if library is None:

@@ -421,11 +421,7 @@ def vit(
     classes: int = 10, image: int = 32, patch: int = 4, width: int = 96, depth: int = 4,
     heads: int = 4, dropout: float = 0.0,
 ) -> ViT:  # fmt: skip
-    """Build a vision transformer for square images.
-
-    ``image`` and ``patch`` are pixels per side, the first a multiple of the second; ``width``, the
-    entries of a token, is a multiple of ``heads``, the attention heads per block.
-    """
+    """Build a vision transformer for square images of so many pixels per side, cut in patches."""
     positive(classes=classes, depth=depth)
     divisible("image", image, "patch", patch)
     divisible("width", width, "heads", heads)

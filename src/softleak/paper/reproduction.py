@@ -71,10 +71,7 @@ def reproduce(
     experiments: Sequence[Experiment], size: Size, shelf: Shelf, records: Records, engine: Engine,
     only: str = "", compiled: bool = False, begin: Begin = lambda _: lambda __: None,
 ) -> tuple[dict[Key, str], list[Piece]]:  # fmt: skip
-    """Run every cell whose name contains ``only`` and whose files are there.
-
-    What the records hold already is not computed again. ``compiled`` gradient matching is faster
-    and rounds differently. ``begin`` is told the number of pieces, and returns a listener to them.
+    """Run every cell whose name contains ``only``, whose files are there and that is not recorded.
 
     Returns the missing files of the cells that need some, and the pieces whose workers died
     repeatedly. Raises ``OptionError`` if no cell has such a name, ``DataError`` if files are
@@ -517,11 +514,7 @@ def around(path: Path) -> tuple[str, str]:
 
 
 def results_table(results: Table) -> Group:
-    """Return a table of the paper with our values, and the paper's in brackets.
-
-    Colours say which of the two is better. The page has every column; here there is room for those
-    that the paper has, too. Notes stand below, where the table's width does not cut them.
-    """
+    """Return a table of our values where the paper has some, with the paper's in brackets."""
     compared = [
         any(entry.verdict is not Verdict.NONE for entry in column)
         for column in zip(*(row.entries for row in results.rows), strict=True)

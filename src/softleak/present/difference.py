@@ -51,10 +51,7 @@ class StateChange:
 
     @property
     def worse(self) -> bool:
-        """Return whether something leaks now that did not, or is not attacked any more.
-
-        Only an attack that was carried out and failed is evidence that a leak ended.
-        """
+        """Return whether something leaks that did not, or is not attacked any more."""
         return self.after is not State.NO_SUCCESS
 
 

@@ -91,10 +91,7 @@ def leaked_of_texts(texts: Iterable[Text], count: int) -> str:
 
 
 def leaked_of_samples(found: SamplesFinding, leaks: Sequence[Leak]) -> list[str]:
-    """Return what leaked of the samples of an update, for a headline.
-
-    What leaked of the same number of samples is said together.
-    """
+    """Return what leaked of the samples of an update; of the same number it is said together."""
     said: dict[int, list[str]] = {}
     for leak in leaks:
         count = 0 if leak.of_samples is None else leak.of_samples(found)

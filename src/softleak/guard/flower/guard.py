@@ -252,8 +252,8 @@ OwnBatch = Callable[[Context], tuple[Tensor, Tensor]]  # inputs (B, …) and cla
 class BatchPreview:
     """A mod for ``ClientApp(mods=[…])`` that simulates one step on the client's own batch.
 
-    It compares what one gradient of one batch at the weights received proves with the classes that are
-    there. Nothing is sent but numbers.
+    It compares what one gradient of one batch at the weights received proves with the classes that
+    are there. Nothing is sent but numbers.
 
     Args:
         model: the architecture of the federation; the weights are those received.

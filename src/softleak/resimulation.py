@@ -54,11 +54,7 @@ def simulated(
     model: nn.Module, inputs: Inputs, labels: Tensor | None, share: GradientShare,
     scale: float = 1.0,
 ) -> Gradients:  # fmt: skip
-    """Run the client on an answer; return, in float64, the gradients that the share holds too.
-
-    Labels (B, C) or (C,) are brought into the simplex first. Without any, the client predicts the
-    next token of every text.
-    """
+    """Return in float64 what the client sends for labels (B, C), or for texts without any."""
     if labels is None:
         sent = capture(model, inputs, loss=NextToken())
         return {n: g.double() * scale for n, g in sent.items() if n in share}
@@ -70,11 +66,7 @@ def simulated(
 def relative_misfit(
     model: nn.Module, share: GradientShare, inputs: Inputs, labels: Tensor | None
 ) -> float:
-    """Return what an answer leaves of a share as a whole, relative to its size, at any scale.
-
-    One run in the model's own precision, for searches that try many answers. It is infinite if
-    the model cannot be run.
-    """
+    """Return what one run on an answer leaves of a share, at any scale; infinite if it fails."""
     try:
         made = simulated(model, inputs, labels, share)
     except SoftleakError:

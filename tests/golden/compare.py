@@ -28,8 +28,9 @@ def differences(old, new, path: str = "", key: str = "", around: dict | None = N
 
 
 def _kind(name: str, parent: str, held: dict) -> str:
-    """Return what a number is: the scalar of evidence that does not hold is one of rounding."""
-    return "loose" if name in ("scalar", "error", "misfit") and held.get("holds") is False else name
+    """Return what a number is: evidence that fails and an assumption that holds leave rounding."""
+    failed = name in ("scalar", "error", "misfit") and held.get("holds") is False
+    return "loose" if failed or (name == "number" and held.get("state") == "holds") else name
 
 
 def _same(old, new, key: str, around: dict) -> bool:

@@ -20,6 +20,7 @@ from torch import Tensor
 from softleak.audit.leaks import Leak
 from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
+from softleak.bounds.hidden import Hiding
 from softleak.core.errors import LeakFound
 from softleak.core.fit import Explanation, Fit, Topic
 from softleak.core.input_spec import Normalisation
@@ -606,6 +607,7 @@ class Audit:
     what_if: WhatIf | None = None
     remarks: tuple[str, ...] = ()  # how files were read
     cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
+    hiding: tuple[tuple[str, Hiding], ...] = ()  # by share: which noise is proved to hide its label
 
     def count(self, leak: Leak, *states: State) -> int:
         """Return the number of shares of which this kind of leak is in one of the states."""

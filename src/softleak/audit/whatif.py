@@ -43,6 +43,9 @@ from softleak.audit.sweeps import (
     sweeps,
     utility,
 )
+from softleak.bounds.hidden import Hiding, weakest_hiding
+from softleak.core.client import Client
+from softleak.core.share import LocalTraining
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, as_known
 
@@ -78,6 +81,7 @@ def from_end(points: Sequence[Point], end: float) -> list[Point]:
 
 
 BISECTIONS = 3  # steps of bisection, in the logarithm of the setting
+SAME_NORM = 0.01  # the relative difference up to which two updates may be the same one
 INPUT_SHARES = 2  # shares whose input is attacked; with more seeds one for each
 
 
@@ -101,6 +105,33 @@ def what_if(
         curve = ResponseCurve(subject, tuple(targets), options, sweep, seeds, reaches)
         responses.append(curve.response(progress))
     return WhatIf(tuple(responses), len(targets), seeds)
+
+
+def hiding_of(
+    subject: Subject, target: Target, options: Options, success: float, cosine: float
+) -> Hiding | None:
+    """Return which noise is proved to hide the label of a target's sample.
+
+    None if the sample or its client is not known: neither told nor recovered, or the update is not
+    what the client would have sent.
+    """
+    share, shape, norm = target.share.share, subject.tensor_shape, options.normalisation
+    x = target.input if target.input is not None or norm is None or target.pixels is None else (
+        norm.apply(target.pixels)
+    )  # fmt: skip
+    if target.label is None or x is None or shape is None or target.samples:
+        return None
+    training = share.made_by or LocalTraining()
+    client = Client(**vars(training.training), loss=target.loss)
+    if client.unknowns:
+        return None
+    x, noise = x.reshape(shape).float(), options.knowledge.noise
+    own = client.share(subject.model, x, target.label).norm()
+    if not noise and abs(own - share.norm()) > SAME_NORM * own:
+        return None
+    return weakest_hiding(
+        subject.model, x, target.label, client=client, target=success, cosine=cosine, noise=noise
+    )
 
 
 def stages(subject: Subject, asked: Asked | None = None) -> int:

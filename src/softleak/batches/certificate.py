@@ -137,10 +137,7 @@ def certify_alone(
 
 
 def excess_bits(told: Tensor, redundant: int) -> float:
-    """Return the bits that rows (E, U), in standard errors, test beyond what unknowns absorb.
-
-    The unknowns are in units of their own size; some equations (``redundant``) follow from others.
-    """
+    """Return the bits that rows (E, U), in standard errors, test beyond what unknowns absorb."""
     bits = (told.norm(dim=1).clamp_min(1.0).log2() - PROOF_LOST_BITS).clamp_min(0.0)
     left = bits.sort(descending=True).values[told.shape[1] + redundant :]
     return float(left.sum())
@@ -181,10 +178,7 @@ TRADES_MISFIT = 32.0
 def without_traded(
     proof: BatchCertificate, system: JointSystem, x: Tensor, supports: Supports
 ) -> BatchCertificate:
-    """Return a certificate in which no label counts as proved that a trade explains as well.
-
-    Sample ``i`` trades with ``s``, whose ``p_s`` stays, if both labels are in the family after it.
-    """
+    """Return a certificate in which no label counts as proved that a trade explains as well."""
     at, regular = system.point(x), proof.regular.clone()
     for s in (at.p.amax(-1) >= TRADES_SURE).nonzero()[:, 0].tolist():
         difference = at.p[s] - at.label[s]
@@ -238,10 +232,7 @@ def _hits(y: Tensor, difference: Tensor, supports: Supports) -> tuple[Tensor, Te
 def _labels_after(
     system: JointSystem, at: SamplePoints, supports: Supports, trade: tuple[int, int, int], t: float
 ) -> Tensor | None:
-    """Return the labels (R, C) that explain the gradient after a trade, or None.
-
-    The ``trade`` is of sample ``i`` with ``s``, and names the flat that ``i`` moves to.
-    """
+    """Return the labels (R, C) that explain the gradient after a trade, or None."""
     i, s, flat = trade
     space, own, b = system.space, system.supports, at.b.clone()
     b[s] = (b[s] - t * b[i]) / (1 - t if space.with_bias else 1.0)

@@ -41,11 +41,7 @@ LONGEST_STEP = 1e4  # in units of a step that raises one logit by one
 
 
 def leading_points(system: SampleSystem, leaders: Tensor, leads: Tensor) -> Tensor:
-    """Return points ``β`` (n, K) where a class leads the sum of all others by ``leads`` (n,).
-
-    The direction of the step is the one that raises the logit of ``leaders`` (n,) most. If another
-    class ends up ahead, it is the one that leads: in few dimensions not every class can.
-    """
+    """Return points ``β`` (n, K) where ``leaders``, or a class that is raised more, lead."""
     M, offset = system.logits
     if not M.shape[1]:
         return M.new_zeros(len(leaders), 0)
@@ -134,11 +130,7 @@ def explore(
     space: HeadSpace, supports: Supports, features: Tensor, known: Tensor,
     generator: torch.Generator, starts: int,
 ) -> FoundSamples:  # fmt: skip
-    """Return samples of one family that fit the head's gradient, the best first.
-
-    The search has so many ``starts`` per set of classes, around usual ``features`` (n, I). Only
-    samples other than the ``known``, whose ``a`` (N, R) were found before, are searched.
-    """
+    """Return samples of one family that fit the head's gradient, the best first."""
     system = _deflated(space, supports, known)
     beta = _starts(system, features, starts, generator)
     kind = torch.arange(len(supports), device=beta.device).repeat(len(beta))
@@ -163,11 +155,7 @@ def _deflated(space: HeadSpace, supports: Supports, a: Tensor) -> SampleSystem:
 def _starts(
     system: SampleSystem, features: Tensor, starts: int, generator: torch.Generator
 ) -> Tensor:
-    """Return starting points ``β`` (n, K).
-
-    Half of them are usual features, stretched and scattered. The others give logits in which one
-    class leads, by more or less, as those of a trained network do.
-    """
+    """Return starts ``β`` (n, K): half are usual features, half are logits that one class leads."""
     space = system.space
     count = max(1, min(starts, MOST_PROBLEMS // len(system.supports)))
     usual = space.coordinates(features)
@@ -279,10 +267,7 @@ def unexplained(
     space: HeadSpace, supports: Supports, whole: SamplePoints, kind: Tensor,
     errors: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return what labels of these kinds (…, R) do not explain of samples (…, R, R), squared.
-
-    Residuals are divided by their ``errors`` (…, R, C), or by the lengths of ``a`` without them.
-    """
+    """Return what labels of these kinds (…, R) do not explain of samples (…, R, R), squared."""
     sizes = whole.a.norm(dim=-1, keepdim=True) / space.rows if errors is None else errors
     sizes = sizes.clamp_min(SHORTEST_VECTOR)
     rest = (whole.p - whole.a @ space.spread.T - supports.origin[kind]) / sizes
@@ -495,11 +480,7 @@ def solve_jointly(space: HeadSpace, supports: Supports, found: FoundSamples) -> 
 def _solved(
     space: HeadSpace, supports: Supports, found: FoundSamples, solver: Levenberg = POLISH
 ) -> Whole:
-    """Return the solution of the joint system that a local search from these samples finds.
-
-    A point that rounding explains need not be the solution yet, and errors are those of a solution:
-    a search that still moves slowly there is led to the bottom of its flat direction.
-    """
+    """Return what a local search finds; where it creeps it is led along its flat direction."""
     own = supports.take(found.kind)
 
     def polished(at: SamplePoints, solver: Levenberg) -> Whole:

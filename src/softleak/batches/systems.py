@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softleak.core.factors import OWN, RANK, SMALLEST_NORMAL, head_gradients
+from softleak.core.factors import OWN, SECOND_VALUE, SMALLEST_NORMAL, head_gradients
 from softleak.core.families import Family, Mixed, OneHot, Smoothed, SmoothedMixed
 from softleak.core.head import Head
 from softleak.core.share import GradientShare
@@ -48,11 +48,7 @@ class GradientSpace:
 
     @classmethod
     def of(cls, G: Tensor, relative: float, noise: float) -> GradientSpace:
-        """Factor a gradient (m, n) in float64.
-
-        Its entries are rounded by ``relative`` of their size, and ``noise`` is the standard
-        deviation of whatever else is on each.
-        """
+        """Factor a gradient (m, n) in float64."""
         V = _row_space(G, relative, noise)
         R = G @ V
         freedom = max(G.shape[1] - V.shape[1], 1)
@@ -72,7 +68,7 @@ def _row_space(G: Tensor, relative: float, noise: float) -> Tensor:
         _, values, rows = torch.linalg.svd(Q.T @ G, full_matrices=False)
         largest = float(values[0]) if len(values) else 0.0
         spread = noise * (math.sqrt(G.shape[0]) + math.sqrt(G.shape[1]))
-        least = RANK.second_value * max(relative, OWN) * largest
+        least = SECOND_VALUE * max(relative, OWN) * largest
         rank = int((values > math.hypot(least, 2 * spread)).sum())
         if rank < columns or columns == min(G.shape):
             return torch.as_tensor(rows[:rank].T)
@@ -226,7 +222,7 @@ class HeadSpace:
         usual = float(columns.square().mean().sqrt())
         absolute, smallest = absolute * usual, share.smallest(head.weight_name, head.dtype) * usual
         edge = 2 * sum(side**0.5 for side in gradient.shape) * absolute
-        rank = int((RANK.second_value * relative * S[0] + edge < S).sum())
+        rank = int((SECOND_VALUE * relative * S[0] + edge < S).sum())
         space = (U[:, :rank], S[:rank], Vh[:rank].T, weights, columns, torch.ones_like(offset))
         return cls(*space, offset, with_bias, float(rank), gradient, relative, absolute, smallest)
 
@@ -248,10 +244,7 @@ class Supports:
         return self.directions.shape[-1]
 
     def opened(self) -> Supports:
-        """Return the flats of one class with that class's own entry open.
-
-        Where a network is sure of the class, the client's rounding of ``p − y`` hides that entry.
-        """
+        """Return the flats of one class with that class's own entry open."""
         alone = torch.tensor([len(names) == 1 for names in self.classes]).to(self.origin)
         further = self.origin * alone[:, None]
         return replace(self, directions=torch.cat([self.directions, further[..., None]], -1))
@@ -453,10 +446,7 @@ def beyond(space: HeadSpace, directions: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``(a·b − 1) / (1 + ‖a‖‖b‖)`` (N, 1), and its derivatives by ``a`` and ``b`` (N, R).
-
-    Errors of ``a`` and ``b`` enter the product in proportion to their lengths.
-    """
+    """Return ``(a·b − 1) / (1 + ‖a‖‖b‖)`` (N, 1), and its derivatives by ``a`` and ``b`` (N, R)."""
     along, across = a.norm(dim=-1, keepdim=True), b.norm(dim=-1, keepdim=True)
     size = 1 + along * across
     value = ((a * b).sum(-1, keepdim=True) - 1) / size
@@ -475,10 +465,7 @@ def as_sent(space: HeadSpace, at: SamplePoints) -> Tensor:
 
 
 def entry_errors(space: HeadSpace, differences: Tensor, features: Tensor) -> Tensor:
-    """Return the standard error ``n`` (C,) of the entries of each row of the head's gradient.
-
-    The terms of a sum are rounded before they cancel, so their sizes count, not that of the sum.
-    """
+    """Return the standard error ``n`` (C,) of the entries of each row of the head's gradient."""
     typical = features.square().mean(-1).sqrt()
     sizes = (differences.abs() * typical[:, None]).sum(0) / space.factor
     return ROUNDING_SUMMED * space.relative * sizes + space.absolute

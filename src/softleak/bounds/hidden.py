@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
+from softleak.bounds.gaussians import Mixture, Successes
 from softleak.bounds.means import Candidates, Secret
 from softleak.core.client import ArrayLike, Client
 from softleak.core.errors import OptionError
 
 TRIALS = 20_000  # which leave an interval of at most two points in a hundred
 GAIN = 0.1  # of what an update could add to a guess: what still counts as hidden by default
+COSINE = 0.9  # between the mean of many clients' updates and its like without noise, by default
 Noise = float | Mapping[str, float]
 
 
@@ -97,18 +100,87 @@ def prove_hidden(
             ``place``, where in the batch and in the text it is; ``defense``, applied before the
             noise, such as ``Clip(1.0)``; ``trials`` and ``seed`` of the simulated attacks.
     """
-    trials, seed = settings.pop("trials", TRIALS), settings.pop("seed", 0)
-    target = settings.pop("target", None)
+    trials, seed, target = _drawn(settings)
     least, units = _sizes(model, noise)
     found = Candidates.of(model, x, y, client, candidates, what=what, units=units, **settings)
     mixture = found.means().mixture(prior)
     best = mixture.best_attack(1.0 if units else least, trials, seed)
+    return _proof(found, mixture, best, least, target)
+
+
+def _drawn(settings: dict[str, Any]) -> tuple[int, int, float | None]:
+    return settings.pop("trials", TRIALS), settings.pop("seed", 0), settings.pop("target", None)
+
+
+def _proof(
+    found: Candidates, mixture: Mixture, best: Successes, noise: float, target: float | None
+) -> HiddenProof:
     limit = mixture.chance + GAIN * (1 - mixture.chance) if target is None else target
     uniform = float(mixture.prior.min()) == mixture.chance
     return HiddenProof(
-        best.rate, best.interval, mixture.chance, limit, what, len(mixture.prior), least,
-        uniform, len(found.labels), trials,
+        best.rate, best.interval, mixture.chance, limit, found.what, len(mixture.prior), noise,
+        uniform, len(found.labels), best.trials,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """The weakest noise behind which a secret is proved hidden, and what it leaves of the update.
+
+    Attributes:
+        proof: what is proved behind that noise; None if no noise hides the secret so far.
+        declared: what is proved behind the noise that the update is said to carry, if any.
+        cosine: that between the update behind the weakest noise and the update itself.
+        wanted: the cosine that is asked for.
+        clients: how many clients' mean keeps it, if each adds that noise to an update like this.
+    """
+
+    proof: HiddenProof | None
+    declared: HiddenProof | None
+    cosine: float
+    wanted: float
+    clients: int
+
+    @property
+    def affordable(self) -> bool:
+        """Return whether a single update behind that noise is worth sending."""
+        return self.proof is not None and self.cosine >= self.wanted
+
+
+def weakest_hiding(
+    model: nn.Module, x: ArrayLike, y: ArrayLike, *, client: Client = Client(),  # noqa: B008
+    target: float, cosine: float = COSINE, noise: float = 0.0, **settings: Any,  # noqa: ANN401
+) -> Hiding:  # fmt: skip
+    """Return the weakest noise behind which no attack is right more often than ``target``.
+
+    Args:
+        model: the network; with ``x``, ``y``, ``client`` and settings as ``prove_hidden`` has them.
+        x: the client's inputs.
+        y: their labels.
+        client: how the client makes what it sends.
+        target: the success below which the secret counts as hidden.
+        cosine: what is asked of the mean of many updates behind that noise.
+        noise: the noise that the update is said to carry, for a bound at that too.
+        settings: as those of ``prove_hidden``, with ``what``, ``prior`` and ``candidates``.
+    """
+    if not 0 < target < 1 or not 0 < cosine < 1:
+        raise OptionError(f"expected a success and a cosine in (0, 1), got {target}, {cosine}")
+    prior, (trials, seed, _) = settings.pop("prior", None), _drawn(settings)
+    found = Candidates.of(model, x, y, client, settings.pop("candidates", None), **settings)
+    mixture = found.means().mixture(prior)
+    own = client.share(model, x, y)
+    entries, norm = sum(g.numel() for g in own.values()), own.norm()
+
+    def at(size: float) -> HiddenProof:
+        return _proof(found, mixture, mixture.best_attack(size, trials, seed), size, target)
+
+    weakest = mixture.weakest_noise(target, trials, seed)
+    spread = 0.0 if weakest is None else weakest**2 * entries / norm**2 if norm else math.inf
+    alone = 1 / math.sqrt(1 + spread) if weakest is not None else 0.0
+    enough = spread * cosine**2 / (1 - cosine**2)
+    clients = max(math.ceil(enough), 1) if math.isfinite(enough) else 0
+    declared = at(noise) if noise else None
+    return Hiding(None if weakest is None else at(weakest), declared, alone, cosine, clients)
 
 
 def _sizes(model: nn.Module, noise: Noise) -> tuple[float, Mapping[str, float]]:

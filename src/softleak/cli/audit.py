@@ -23,6 +23,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 from torch import nn
 
 from softleak import io as tensor_files
@@ -40,7 +41,8 @@ from softleak.audit.run import (
     share_files,
 )
 from softleak.audit.sweeps import Asked
-from softleak.audit.whatif import stages, what_if
+from softleak.audit.whatif import hiding_of, stages, what_if
+from softleak.bounds.hidden import COSINE, Hiding
 from softleak.cli.exits import Exit, counting_bar, mistakes
 from softleak.cli.options import Request
 from softleak.core.client import Client
@@ -63,6 +65,7 @@ from softleak.labels.evidence.probes import evidence_of
 from softleak.paper import data, models
 from softleak.paper.data import LARGEST_CLASS_COUNT, embedded
 from softleak.paper.sample import NORMALISATION, sample_shares
+from softleak.present.bounds import hiding_words
 from softleak.present.dossier import write_dossier
 from softleak.present.machine import as_data, github, write_json, write_junit, write_sarif
 from softleak.present.page import write_page
@@ -108,20 +111,24 @@ def client(text: str | None) -> LocalTraining | None:
 
 def private_training(text: str | None) -> PrivateTraining:
     """Return the training that settings such as ``rate=0.01,steps=1000`` describe."""
-    kinds = {"clip": float, "rate": float, "steps": int, "delta": float}
+    training = PrivateTraining(**settings(text, "clip=1,rate=0.01,steps=1000,delta=1e-5"))
+    training.dpsgd(1.0, 1.0 if training.clip is None else training.clip)  # checks the settings
+    return training
+
+
+def settings(text: str | None, such: str) -> dict[str, Any]:
+    """Return the numbers that a text such as ``such`` names; counts are whole there."""
+    names = {one.partition("=")[0] for one in such.split(",")}
     said: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, _, value = part.strip().partition("=")
         try:
-            said[name] = kinds[name](value)
-        except (KeyError, ValueError):
-            raise DataError(
-                "expected settings such as clip=1,rate=0.01,steps=1000,delta=1e-5; got "
-                f"{part.strip()!r}"
-            ) from None
-    training = PrivateTraining(**said)
-    training.dpsgd(1.0, 1.0 if training.clip is None else training.clip)  # checks the settings
-    return training
+            said[name] = int(value) if name in ("steps", "rounds") else float(value)
+        except ValueError:
+            name = ""
+        if name not in names:
+            raise DataError(f"expected settings such as {such}; got {part.strip()!r}")
+    return said
 
 
 def class_names(text: str | None) -> tuple[str, ...]:
@@ -171,6 +178,18 @@ def build_model(
     if ":" not in text:
         known = ", ".join(models.MODELS)
         raise ModelError(f"expected {known} or package.module:factory; got {text!r}")
+    made = named_object(text)
+    try:
+        model = made if isinstance(made, nn.Module) else made()
+    except Exception as error:  # the user's own code may raise anything
+        raise ModelError(f"could not make a model of {text!r}: {error!r}") from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{text!r} should make an nn.Module, made a {type(model).__name__}")
+    return model, shape
+
+
+def named_object(text: str) -> Any:  # noqa: ANN401 - whatever the user's module holds
+    """Return the object that ``package.module:name`` names, beside the user or installed."""
     module_name, _, attribute = text.partition(":")
     if module_name.endswith(".py"):
         dotted = ".".join(Path(module_name).with_suffix("").parts)
@@ -181,15 +200,11 @@ def build_model(
     # A console script does not see modules beside the user, as `python -m` would.
     sys.path.insert(0, str(Path.cwd()))
     try:
-        made = getattr(importlib.import_module(module_name), attribute)
-        model = made if isinstance(made, nn.Module) else made()
+        return getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # the user's own code may raise anything
-        raise ModelError(f"could not make a model of {text!r}: {error!r}") from error
+        raise ModelError(f"could not import {text!r}: {error!r}") from error
     finally:
         sys.path.pop(0)
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"{text!r} should make an nn.Module, made a {type(model).__name__}")
-    return model, shape
 
 
 RANDOM_WEIGHTS = (
@@ -259,6 +274,7 @@ def _check_same(model: nn.Module, weights: Path, before: Path) -> None:
 
 Step = Callable[[str, int], None]  # is told what is done next, and of how many steps
 DEFENDED_SHARES = 4  # shares that defences are tried on
+HIDDEN = 0.2  # the success of an attack below which a label counts as hidden
 # The reports of an audit, the files refused, and shares to try defences on.
 AuditedShares = tuple[Sequence[AuditReport], Sequence[Refusal], Sequence[NamedShare]]
 
@@ -328,7 +344,8 @@ def _files(
             continue
         share, report = found
         reports.append(report)
-        if request.what_if and report.telling and len(kept) < DEFENDED_SHARES:
+        wanted = (request.what_if and report.telling) or request.prove_hidden
+        if wanted and len(kept) < DEFENDED_SHARES:
             kept.append(share)
     if refused and list(files.paths) == [request.share]:
         raise SoftleakError(refused[0].reason)
@@ -391,7 +408,25 @@ def _completed(
         tried = what_if(
             subject, targets, options, request.seeds, lambda name: step(name, count), asked
         )
-    return replace(found, evidence=evidence, provenance=provenance, what_if=tried)
+    hiding = tuple(_hiding(request, subject, found, shares, options))
+    return replace(found, evidence=evidence, provenance=provenance, what_if=tried, hiding=hiding)
+
+
+def _hiding(
+    request: Request, subject: Subject, found: Audit, shares: Sequence[NamedShare], options: Options
+) -> Iterator[tuple[str, Hiding]]:
+    """Yield by share which noise is proved to hide its label, if that was asked."""
+    if request.prove_hidden is None:
+        return
+    asked = settings(request.prove_hidden, "label=0.2,cosine=0.9")
+    reports = {report.name: report for report in found.reports}
+    targets = [Target.of(s, reports[s.name]) for s in shares if s.name in reports]
+    for target in targets[:DEFENDED_SHARES]:
+        hiding = hiding_of(
+            subject, target, options, asked.get("label", HIDDEN), asked.get("cosine", COSINE)
+        )
+        if hiding is not None:
+            yield target.share.name, hiding
 
 
 def _inputs(found: Audit, request: Request) -> tuple[tuple[str, str], ...]:
@@ -518,6 +553,7 @@ def _show(console: Console, found: Audit, request: Request) -> None:
         console.print(refusal_table(found))
     if found.what_if is not None:
         console.print(what_if_table(found.what_if))
+    console.print(*map(Text, hiding_words(found)), sep="\n")
     console.print(closing_words(found))
     console.print(f"The page: {escape(str(request.out / 'index.html'))}", highlight=False)
     if request.dossier:

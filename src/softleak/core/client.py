@@ -103,19 +103,11 @@ def _sgd(
     weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor],
 ) -> tuple[OptimiserState, Weights]:  # fmt: skip
     lr, momentum, decay = _known(training)
-    first: Weights = {}
-    moved: Weights = {}
-    for name, g in gradients.items():
-        if decay:
-            g = g + decay * weights[name]
-        if momentum:
-            before = state.first[name] if state.first is not None else None
-            # The first step has no momentum yet, and is not dampened.
-            buffer = g if before is None else momentum * before + (1 - training.dampening) * g
-            first[name] = buffer
-            g = g + momentum * buffer if training.nesterov else buffer
-        moved[name] = weights[name] - lr * g
-    return OptimiserState(state.taken + 1, first or None), moved
+    rule = SgdSteps(1, lr, momentum, training.dampening, decay, training.nesterov)
+    held = state.first or {}
+    each = {n: rule.step(-weights[n], held.get(n), g) for n, g in gradients.items()}
+    first, moved = ({n: pair[k] for n, pair in each.items()} for k in (1, 0))
+    return OptimiserState(state.taken + 1, first), {n: -m for n, m in moved.items()}
 
 
 def _adam(
@@ -158,9 +150,8 @@ ArrayLike: TypeAlias = Any  # a tensor, an array, a list of numbers; inputs also
 class Client(LocalTraining):
     """How a client turns its data into what it sends.
 
-    A client without a learning rate computes the gradient of its loss once, on one sample or on
-    one batch, and sends it. One with a learning rate trains as ``LocalTraining`` describes, and
-    sends ``before − after``: ``Client(lr=0.01, steps=5, momentum=0.9)``.
+    Without a learning rate that is the gradient of its loss on one sample or batch. With one it
+    trains, and sends ``before − after``: ``Client(lr=0.01, steps=5, momentum=0.9)``.
 
     Attributes:
         loss: what the client minimises: "ce", "bce", "mse", "next-token", a ``Loss``, or a
@@ -479,11 +470,7 @@ class SgdSteps:
         return replace(self, lr=self.lr * self.rates[step], rates=()) if self.rates else self
 
     def step(self, moved: Number, memory: Number | None, slope: Number) -> tuple[Number, Number]:
-        """Return how far ``before − now`` has got after one more step, and the momentum.
-
-        ``moved`` is that so far, without the decay of ``before`` itself; there is no ``memory``
-        before the first step; ``slope`` is the gradient of the loss.
-        """
+        """Return ``before − now``, less the decay of ``before``, after a step, and momentum."""
         if self.weight_decay:
             slope = slope - self.weight_decay * moved
         if not self.momentum:  # dampening is of the momentum, and without one there is none
@@ -493,10 +480,7 @@ class SgdSteps:
         return moved + self.lr * ahead, memory
 
     def step_in_place(self, moved: Tensor, memory: Tensor | None, slope: Tensor) -> Tensor:
-        """Take one more ``step``, write it to ``moved``, and return the momentum.
-
-        Memory and slope are overwritten, which saves most of the time where they are large.
-        """
+        """Take one more ``step`` in the memory of all arguments; return the momentum."""
         if self.weight_decay:
             slope.sub_(moved, alpha=self.weight_decay)
         if not self.momentum:

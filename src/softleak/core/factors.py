@@ -16,25 +16,16 @@ from softleak.core.errors import MissingGradient, ShareError
 from softleak.core.head import CACHED_BLOCK, Head, product_and_sums
 from softleak.core.share import GradientShare
 
-
-@dataclass(frozen=True)
-class RankTolerances:
-    """What decides when a gradient of the head counts as that of one sample."""
-
-    noisy: float = 1e-6  # a relative residual beyond float32 rounding, from which on all rows vote
-    noise_roundings: float = 32.0  # a residual of as many roundings is noise
-    power_steps: int = 2  # steps of power iteration towards the first singular vector
-    probes: int = 2  # random directions that a residual is estimated from
-    second_value: float = 64.0  # roundings above which a second singular value is another sample
-    coarsest: float = 1e-3  # the resolution from which on fewer roundings have to suffice
-    fewest_roundings: float = 4.0  # as many suffice there: more would hide a sample
-    level: float = 1.5  # of the mean square of u: what its largest is below if all are alike
-    unbalanced: float = 1e-2  # what rounding leaves of a sum over u at the smallest t of interest
-
-
-RANK = RankTolerances()
-
-
+# What decides when a gradient of the head counts as that of one sample:
+NOISY = 1e-6  # a relative residual beyond float32 rounding, from which on all rows vote
+NOISE_ROUNDINGS = 32.0  # a residual of as many roundings is noise
+POWER_STEPS = 2  # steps of power iteration towards the first singular vector
+PROBES = 2  # random directions that a residual is estimated from
+SECOND_VALUE = 64.0  # roundings above which a second singular value is another sample
+COARSEST = 1e-3  # the resolution from which on fewer roundings have to suffice
+FEWEST_ROUNDINGS = 4.0  # as many suffice there: more would hide a sample
+LEVEL = 1.5  # of the mean square of u: what its largest is below if all are alike
+UNBALANCED = 1e-2  # what rounding leaves of a sum over u at the smallest t of interest
 SMALLEST_NORMAL = torch.finfo(torch.double).tiny
 OWN = 8 * torch.finfo(torch.double).eps  # what our own arithmetic adds to a float64 share
 
@@ -78,8 +69,8 @@ class Factors:
     def rank_one(self) -> Tensor:
         """Return whether rounding explains all that is not rank one."""
         allowed = max(
-            min(RANK.second_value * self.relative, RANK.coarsest),
-            RANK.fewest_roundings * self.relative,
+            min(SECOND_VALUE * self.relative, COARSEST),
+            FEWEST_ROUNDINGS * self.relative,
         )
         return torch.le(self.residual, allowed + self.explained)
 
@@ -87,16 +78,16 @@ class Factors:
     def level(self) -> Tensor:
         """Return whether the entries of ``u`` that are not zero are of about the same size."""
         entries = (self.u != 0).sum(-1)
-        return torch.lt(self.u.square().amax(-1) * entries, RANK.level)
+        return torch.lt(self.u.square().amax(-1) * entries, LEVEL)
 
     def balanced(self, client: int, t: float | None) -> bool:
         """Return whether ``p − y = t u`` sums to zero, for this ``t`` or for any if it is None."""
         off = float(self.u[client].sum().abs())
         if t is None:
-            return off <= RANK.unbalanced
+            return off <= UNBALANCED
         known = float(self.absolute[client] / self.sigma[client])
         entries = self.u.shape[-1] ** 0.5
-        left: float = RANK.second_value * entries * (self.relative + known * abs(t))
+        left: float = SECOND_VALUE * entries * (self.relative + known * abs(t))
         return off * abs(t) <= left
 
 
@@ -159,10 +150,7 @@ def _joined(held: Sequence[_Held]) -> Factors:
 def _factors(
     gradients: Sequence[Tensor], known: Sequence[float], tiny: float, eps: float, relative: float
 ) -> Factors:
-    """Return the factors of gradients (C, I), a few clients at a time.
-
-    ``known`` is the stated error of their entries, ``tiny`` and ``eps`` are of the coarsest dtype.
-    """
+    """Return the factors of gradients (C, I), a few clients at a time."""
     clients = max(CACHED_BLOCK // gradients[0].numel(), 1)
     parts = [_factor(gradients[i : i + clients]) for i in range(0, len(gradients), clients)]
     u, sigma, v, residual, sums = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -170,7 +158,7 @@ def _factors(
     entries = gradients[0].numel() ** 0.5
     explained = 2 * absolute * entries / sigma.clamp_min(SMALLEST_NORMAL)
     # What is neither rank one nor rounding is noise, and is in u and v as well.
-    noise = torch.where(residual > RANK.noise_roundings * relative, residual * sigma / entries, 0.0)
+    noise = torch.where(residual > NOISE_ROUNDINGS * relative, residual * sigma / entries, 0.0)
     # A feature is mostly positive after an activation: with v so, t > 0 in the usual case.
     sign = torch.where(v.sum(-1) < 0, -1.0, 1.0)[:, None]
     return Factors(
@@ -189,10 +177,10 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
     product, sums = _products(G, v)
     residual = _left(product, v, probes, seen)
     sigma: Tensor = torch.linalg.vector_norm(product, dim=-1)
-    noisy = (residual > RANK.noisy * sigma).nonzero()[:, 0]
+    noisy = (residual > NOISY * sigma).nonzero()[:, 0]
     if len(noisy):  # the others stay as they are, whatever is in their batch
         own = G[noisy]
-        for _ in range(RANK.power_steps):
+        for _ in range(POWER_STEPS):
             v[noisy] = _unit(torch.einsum("nci,nc->ni", own.double(), product[noisy]))
             product[noisy] = _products(own, v[noisy])[0]
             residual[noisy] = _left(product[noisy], v[noisy], probes, seen[noisy])
@@ -207,7 +195,7 @@ def _factor(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor
 def _drawn(entries: int) -> Tensor:
     """Return random directions (P, I), the same in every run."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(RANK.probes, entries, generator=generator)
+    return torch.randn(PROBES, entries, generator=generator)
 
 
 def _products(G: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,7 +212,7 @@ def _left(product: Tensor, v: Tensor, probes: Tensor, seen: Tensor) -> Tensor:
     """Estimate the norm (N,) of what ``v`` leaves of ``G`` from random directions (P, I)."""
     along = v @ probes.double().T
     rests = seen - along[..., None] * product[:, None]
-    return rests.square().sum((1, 2)).div(RANK.probes).sqrt()
+    return rests.square().sum((1, 2)).div(PROBES).sqrt()
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -237,4 +225,4 @@ def numerical_rank(head: Head, share: GradientShare, relative: float) -> int:
     G = share[head.weight_name].double()
     values = torch.linalg.svdvals(G)
     edge = sum(side**0.5 for side in G.shape) * share.noise(head.weight_name)
-    return int((values > RANK.second_value * relative * values[0] + 2 * edge).sum())
+    return int((values > SECOND_VALUE * relative * values[0] + 2 * edge).sum())

@@ -87,11 +87,7 @@ class Simplices:
     def of_mixes(
         cls, k: int, classes: int, likely: Sequence[int], *, smoothed: bool = False
     ) -> Simplices:
-        """Return the simplices of all mixes of ``k`` of the likely classes.
-
-        With ``smoothed`` each simplex has the flat label as its last corner. It is left out if
-        ``k`` covers all classes, since the flat label then is one of the mixes.
-        """
+        """Return the simplices of mixes of ``k`` likely classes, and the flat label if smoothed."""
         sets = list(combinations(likely, min(k, len(likely))))
         corners = torch.eye(classes, dtype=torch.double)[torch.tensor(sets)]
         faced = smoothed and k < classes
@@ -108,77 +104,18 @@ class Simplices:
 class Family(Protocol):
     """A set of labels, described by the member that is nearest to any given vector.
 
-    ``project`` is all it needs. It may also have ``simpler``, ``nearest(y, error)``,
-    ``misfit(y, error)`` with ``distance(y)``, ``least_misfit(y, error, classes)`` and
-    ``simplices(classes, likely)``: see the functions below, which use them where they are there.
+    ``project`` is all it needs. What else is used where it is there: ``simpler``, the family that
+    some members come close to; ``nearest(y, error)``, ``misfit(y, error)``, ``distance(y)``,
+    ``least_misfit(y, error, classes)`` and ``simplices(classes, likely)``, as classes below do.
     """
 
     def project(self, y: Tensor) -> Tensor:
-        """Return the member nearest to each vector of ``y`` (…, C).
-
-        Entries that the family leaves free are returned unchanged.
-        """
+        """Return the member nearest to each vector of ``y`` (…, C)."""
         ...
 
 
-def simpler_of(family: Family) -> Family | None:
-    """Return the simpler family, if any, that some members come arbitrarily close to."""
-    found: Family | None = getattr(family, "simpler", None)
-    return found
-
-
-def nearest_of(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the member nearest to ``y`` (…, C) in units of ``error``, and its own error.
-
-    A family that does not weigh entries is projected onto twice: its nearest member moves with the
-    entries it is made of.
-    """
-    if hasattr(family, "nearest"):  # isinstance with a protocol takes ten times as long
-        weighed: tuple[Tensor, Tensor] = family.nearest(y, error)
-        return weighed
-    nearest = family.project(y)
-    return nearest, (family.project(y + error) - nearest).abs()
-
-
-def misfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor | None:
-    """Return the distance (…) that a family measures itself, or None if it does not.
-
-    That is the distance of ``y`` (…, C) from its nearest member in units of ``error``: the root
-    mean square over the entries that differ from those of the member, whose own error counts too.
-    """
-    if hasattr(family, "misfit") and hasattr(family, "distance"):
-        measured: Tensor = family.misfit(y, error)
-        return measured
-    return None
-
-
-def distance_of(family: Family, y: Tensor) -> Tensor:
-    """Return the length (…) of what a projection onto a family takes from labels (…, C)."""
-    found: Tensor
-    if hasattr(family, "misfit") and hasattr(family, "distance"):
-        found = family.distance(y)
-    else:
-        found = torch.linalg.vector_norm(y - family.project(y), dim=-1)
-    return found
-
-
-def least_misfit_of(family: Family, y: Tensor, error: Tensor, classes: int) -> Tensor | None:
-    """Return a lower bound (…) of the misfit of labels of C ``classes``; None if there is none.
-
-    It is told from any of their entries ``y`` (…, E), the same of all labels, and their errors.
-    """
-    if not hasattr(family, "least_misfit"):
-        return None
-    least: Tensor = family.least_misfit(y, error, classes)
-    return least
-
-
 def simplices_of(family: Family, classes: int, likely: Sequence[int]) -> Simplices:
-    """Return the simplices whose union is the family, by which a label behind noise is integrated.
-
-    Simplices of classes that are not ``likely`` to lead may be left out; with few classes all are.
-    Raises ``LabelError`` if the family offers none, or for another number of classes.
-    """
+    """Return simplices whose union is the family, or what of it ``likely`` classes lead."""
     if not hasattr(family, "simplices"):
         raise LabelError(
             f"the family {family!r} cannot be integrated over, as it has no method `simplices`. "
@@ -213,10 +150,7 @@ class _Floored:
         return y.maximum(floor).mul_(1 - rest).add_(rest.mul_(floor))
 
     def nearest(self, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same with the floor at the weighted mean, and the error of that mean.
-
-        Entries weigh ``1/error²``, so that exact entries determine the floor.
-        """
+        """Return the same with the floor at the mean weighted by ``1/error²``, and its error."""
         free = top_entries(y, self.k)
         best = torch.where(free, torch.inf, error).amin(-1, keepdim=True).clamp_min(SMALLEST_ERROR)
         weight = torch.where(free, 0.0, (best / error.clamp_min(SMALLEST_ERROR)).square())
@@ -334,10 +268,7 @@ class AnyLabel:
     """The family of all probability distributions over the classes."""
 
     def project(self, y: Tensor) -> Tensor:
-        """Return ``y`` (…, C) with no entry below zero.
-
-        The sum of a pseudo label is one for every scalar (Theorem 1), so it needs no projection.
-        """
+        """Return ``y`` (…, C) with no entry below zero; pseudo labels sum to one (Theorem 1)."""
         return y.clamp_min(0.0)
 
     def simplices(self, classes: int, likely: Sequence[int]) -> Simplices:

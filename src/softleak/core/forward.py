@@ -140,10 +140,7 @@ def _expected(size: int, logits: Tensor | None) -> str:
 
 
 def logits_of(output: Any) -> Tensor | None:  # noqa: ANN401 - whatever a model returns
-    """Return the logits of what a model returns: a tensor, a tuple or an object that holds them.
-
-    They are ``output.logits`` or ``output["logits"]``, else the first entry of a tuple.
-    """
+    """Return the logits of what a model returns: a tensor, a tuple or an object that holds them."""
     if isinstance(output, Tensor):
         return output
     found = getattr(output, "logits", None)
@@ -155,10 +152,7 @@ def logits_of(output: Any) -> Tensor | None:  # noqa: ANN401 - whatever a model 
 
 
 def row_of_logits(inputs: Tensor, output: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the input (1, I) and the output (1, C) of a linear layer that became the logits.
-
-    A head may be applied to every token (1, T, I), of which one row is the model's answer.
-    """
+    """Return the input (1, I) and the output (1, C) of a linear layer that became the logits."""
     if output.ndim != 3 or len(output) != 1 or output.shape[-1] != logits.shape[-1]:
         return inputs, output
     row = int((output[0] - logits).abs().amax(-1).argmin())

@@ -166,11 +166,7 @@ class Head:
 
     @classmethod
     def of(cls, model: nn.Module, name: str | None = None) -> Head:
-        """Return the linear layer of this name, by default the last one defined, taken at its word.
-
-        Nothing is run: the caller states that the model's logits are its output. ``find_head``
-        makes sure of it.
-        """
+        """Return the linear layer of this name, by default the last; the caller vouches for it."""
         linears = linear_layers(model)
         if name is not None and name not in linears:
             raise HeadNotFound(f"no nn.Linear named {name!r}; the model has {', '.join(linears)}")
@@ -274,11 +270,7 @@ def _run(model: nn.Module, linears: dict[str, nn.Linear], x: Inputs, index: int)
 
 
 def _some_residual(logits: Tensor, index: int) -> Tensor:
-    """Return a gradient (C,) at the logits, as a loss may have it.
-
-    It sums to zero where there are several, so that a log-softmax behind the head leaves it as it
-    is.
-    """
+    """Return a gradient (C,) at the logits; of several it sums to zero, as behind a log-softmax."""
     classes = len(logits)
     chosen = F.one_hot(torch.tensor(index % classes), classes).to(logits)
     return chosen - 1 / classes if classes > 1 else chosen

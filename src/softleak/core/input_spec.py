@@ -103,10 +103,7 @@ def assembled(tensors: Mapping[str, Tensor]) -> Inputs:
 
 
 def random_tokens(spec: InputSpec, index: int, generator: torch.Generator) -> Inputs:
-    """Return one random input: ids below the size of their table, masks of ones, noise elsewhere.
-
-    Every other sequence is shorter, so that what holds for all of them holds for any length.
-    """
+    """Return one random input: ids, masks of ones, noise; every other sequence is shorter."""
     spec.tokens  # noqa: B018 - it raises if nothing can be drawn
     if spec.length is not None and index % 2:
         spec = spec.of_length(max(spec.length * 2 // 3, 1))

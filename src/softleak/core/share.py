@@ -146,11 +146,7 @@ class LocalTraining:
 
 
 def read_settings(text: str) -> dict[str, object]:
-    """Return the settings that a text such as ``lr=0.01,steps=5,momentum=?`` gives.
-
-    Pairs are separated by commas or lines; ``#`` begins a remark. Raises ``OptionError`` that says
-    what was expected.
-    """
+    """Return the settings that a text such as ``lr=0.01,steps=5,momentum=?`` gives."""
     found: dict[str, object] = {}
     known = {f.name: f for f in fields(LocalTraining)}
     lines = [line.split("#")[0] for line in text.splitlines()]
@@ -268,11 +264,7 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
             yield f"  made by local training, {self.made_by}"
 
     def once(self, key: Hashable, compute: Callable[[], Made]) -> Made:
-        """Return what ``compute`` makes of this share, at the first call with a key; remember it.
-
-        The key names the computation and whatever else it depends on, such as the subject. A share
-        that is changed in any way is another share, and remembers nothing.
-        """
+        """Return what ``compute`` makes of this share, remembered by all that it depends on."""
         if key not in self._made:
             self._made[key] = compute()
         found: Made = self._made[key]

@@ -54,10 +54,7 @@ class DefenceGroup(str, Enum):
 
 
 def written(value: float, bare: bool = False) -> str:
-    """Return a number as people write it: three digits, a power of ten if it is small or large.
-
-    A ``bare`` power of ten has no factor of one before it.
-    """
+    """Return a number as people write it: three digits, a power of ten if it is small or large."""
     if not math.isfinite(value):
         return "∞"
     if value == 0 or 1e-3 <= abs(value) < 1e4:

@@ -28,10 +28,10 @@ from softleak.labels.curve import (
     PseudoLabels,
     Rescaled,
     Segment,
+    distance,
     misfit,
     on_simplex,
     other_factors_fit,
-    residual,
 )
 from softleak.labels.evidence.relation import Estimate
 from softleak.labels.search import SEARCH_FIT, SEARCH_SAME, Minima
@@ -169,7 +169,9 @@ def spare_bits(curve: Curve, family: Family, scalar: Tensor, unknowns: int) -> T
     one, and the unknowns can level any label that depends on them smoothly.
     """
     beside = scalar[:, None] * scalar.new_tensor([1 + EQUATIONS_NUDGE, 1 - EQUATIONS_NUDGE])
-    (ahead, behind), (error, _) = (both.unbind(1) for both in residual(curve, family, beside))
+    y, _ = curve.labels(beside)
+    far = distance(family, y, curve.errors(beside, y))
+    (ahead, behind), (error, _) = (both.unbind(1) for both in far)
     slope = (ahead - behind) / (2 * EQUATIONS_NUDGE) / error
     absorbed = slope.abs().topk(min(unknowns, slope.shape[-1]), dim=-1).indices
     slope = slope.scatter(-1, absorbed, 0.0)
@@ -298,12 +300,7 @@ def _indistinct(row: int, solutions: Solutions) -> bool:
 
 
 def _factor_open(fitting: Sequence[int], solutions: Solutions, client: int) -> bool:
-    """Return whether labels at other factors fit as well.
-
-    The labels that were found are then a part of a larger set. A family that is not declared says
-    little of how many classes a label has: where the prediction is one-hot, a mix of two classes
-    lies on a line of mixes of three.
-    """
+    """Return whether labels at other factors fit, of more classes if no family is declared."""
     curve, family = solutions.curve, solutions.family if solutions.declared else WIDER
     found = [solutions.candidates[row] for row in fitting]
     if isinstance(curve, Segment) and not solutions.declared:
@@ -314,7 +311,9 @@ def _factor_open(fitting: Sequence[int], solutions: Solutions, client: int) -> b
         pairs = zip(factors, found, strict=True)
         along = [tau * t / f.scalar for tau, f in pairs for t in (f.scalar, f.low, f.high)]
         t = curve.pseudo.u.new_tensor(along)
-        segment, best = curve.take(torch.full_like(t, client, dtype=torch.long)).segment(t)
+        mine = curve.take(torch.full_like(t, client, dtype=torch.long))
+        segment = Segment.at(mine.pseudo, t, torch.zeros_like(t))
+        best = mine.labels(t[:, None])[1][:, 0]
     else:
         return False
     return other_factors_fit(segment, family, best, SEARCH_FIT)
@@ -326,11 +325,7 @@ def is_flat(label: Tensor) -> bool:
 
 
 def _no_other_kind(solutions: Solutions, client: int) -> bool:
-    """Return whether every label that fits, of whatever kind, is of the family.
-
-    Where the softmax is one-hot to the last bit that is so: the labels of a whole interval fit, and
-    beyond it an entry turns negative.
-    """
+    """Return whether every label that fits, of whatever kind, is of the family."""
     curve = solutions.curve
     if not isinstance(curve, PseudoLabels):
         return False
@@ -417,11 +412,7 @@ def _judge(
 
 
 def simplest_family(label: Tensor, error: float) -> Family:
-    """Return the simplest known family that a label (C,) belongs to, to within its error in L1.
-
-    A family leaves tied entries free together. So that two equal halves are not called one-hot,
-    entries are first set apart by a thousandth of the error.
-    """
+    """Return the simplest known family of a label (C,) to within its error; ties are set apart."""
     places = torch.arange(len(label), dtype=label.dtype, device=label.device) / len(label)
     apart = label - UNTIED * error * places
     for family in KNOWN_FAMILIES:

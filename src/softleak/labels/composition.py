@@ -133,10 +133,7 @@ class BatchReader:
     def read(
         self, share: GradientShare, samples: int | None = None, *, left: float | None = None
     ) -> Batch:
-        """Return what is behind a share of a known scale, with counts if ``samples`` are stated.
-
-        An entry of a compressed share that is ``left`` of it has this error.
-        """
+        """Return what is behind a share of a known scale; compression ``left`` it this error."""
         if samples is not None and samples < 1:
             raise LabelError(f"expected one sample or more, got {samples}")
         (sent,) = head_gradients(self.head, [share])
@@ -197,10 +194,7 @@ class BatchReader:
         return tuple(negative.nonzero()[:, 0].tolist()), int((positive & ~negative).sum())
 
     def _present(self, share: GradientShare, G: Tensor, raised: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the classes that are raised by more than smoothing may do without a sample.
-
-        A class of no sample has a mean label of ``ε/C``, and is raised by no more.
-        """
+        """Return the classes that are raised by more than smoothing may do without a sample."""
         delta, floor = self._mean_delta(share, G), MOST_SMOOTHED / len(G) * longest_step(share)
         if delta is None or share.scale == "unknown":
             return ()
@@ -219,10 +213,7 @@ class BatchReader:
         )
 
     def counts(self, share: GradientShare, present: tuple[int, ...], samples: int) -> Tensor | None:
-        """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c.
-
-        ``present`` are the classes that are taken to be there, and ``samples`` is B.
-        """
+        """Return n with ``Σ_c n_c (p_c − e_c) = B δ``, p_c the probabilities of class c."""
         G = head_gradients(self.head, [share])[0].double()
         delta = self._mean_delta(share, G)
         if delta is None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from softleak.core.factors import Factors
-from softleak.core.families import Family, distance_of, least_misfit_of, misfit_of, nearest_of
+from softleak.core.families import Family
 from softleak.core.head import Head
 
 ENTRIES_AT_ONCE = 1 << 22  # entries of labels that are evaluated at once
@@ -47,10 +47,7 @@ class Curve(Protocol):
         """Return labels ``y`` (N, S, C) at the scalars ``t`` (N, S), and ``‖p − y‖`` (N, S)."""
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return how far rounding may have moved each entry (N, S, C) of ``y = labels(t)``.
-
-        If the curve ``errs_in_parts``, ``y`` may be the first entries alone.
-        """
+        """Return how far rounding may have moved each entry of ``labels(t)``, or of its first."""
 
     def logits(self) -> Tensor | None:
         """Return what the softmax is taken of (N, C) up to a factor, None if it does not move."""
@@ -132,12 +129,24 @@ def in_pieces(
 
 def spread_of(family: Family, y: Tensor, size: Tensor) -> Tensor:
     """Return the spread (N, S) of labels (N, S, C) whose ``‖p − y‖`` is ``size`` (N, S)."""
-    return distance_of(family, y) / size
+    if hasattr(family, "distance"):  # isinstance with a protocol takes ten times as long
+        length: Tensor = family.distance(y)
+    else:
+        length = torch.linalg.vector_norm(y - family.project(y), dim=-1)
+    return length / size
 
 
 def distance(family: Family, y: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distance of labels (…, C) from a family by entry, and what of it is rounding."""
-    nearest, moved = nearest_of(family, y, error)
+    """Return the distance of labels (…, C) from a family by entry, and what of it is rounding.
+
+    A family that does not weigh entries is projected onto twice: its nearest member moves with the
+    entries it is made of.
+    """
+    if hasattr(family, "nearest"):
+        nearest, moved = family.nearest(y, error)
+    else:
+        nearest = family.project(y)
+        moved = (family.project(y + error) - nearest).abs()
     return y - nearest, error + moved
 
 
@@ -155,46 +164,32 @@ def root_mean_square(rest: Tensor, error: Tensor) -> Tensor:
 
 def unfit_of(family: Family, y: Tensor, error: Tensor) -> Tensor:
     """Return the distance (…) of labels (…, C) from a family in units of their ``error``."""
-    found = misfit_of(family, y, error)
-    return root_mean_square(*distance(family, y, error)) if found is None else found
+    if hasattr(family, "misfit"):
+        found: Tensor = family.misfit(y, error)
+        return found
+    return root_mean_square(*distance(family, y, error))
 
 
 def unfit_up_to(limit: float, curve: Curve, family: Family, t: Tensor, y: Tensor) -> Tensor:
     """Return the misfit (N, S) of the labels ``y`` at ``t``, infinite where it is above a limit.
 
-    Most labels along a curve are far from any family, and a few of their entries prove it. Where
-    they do not, the misfit may be above the limit.
+    Most labels along a curve are far from any family, and their first entries prove it. Where they
+    do not, or where curve and family do not tell a part by itself, it may be above the limit.
     """
-    least = _least_unfit(curve, family, t, y)
-    if least is None:
+    classes, first = y.shape[-1], y[..., :TELLING_ENTRIES]
+    in_parts = hasattr(family, "least_misfit") and getattr(curve, "errs_in_parts", False)
+    if classes < 2 * TELLING_ENTRIES or not in_parts:
         return unfit_of(family, y, curve.errors(t, y))
+    least = family.least_misfit(first, curve.errors(t, first), classes)  # type: ignore[attr-defined]
     row, column = (~(least > limit)).nonzero(as_tuple=True)
     at, near = t[row, column][:, None], y[row, column][:, None]
-    found = torch.full_like(least, math.inf)
+    found = torch.full_like(t, math.inf)
     found[row, column] = unfit_of(family, near, curve.take(row).errors(at, near))[:, 0]
     return found
 
 
-def _least_unfit(curve: Curve, family: Family, t: Tensor, y: Tensor) -> Tensor | None:
-    """Return what the misfit (N, S) is at least by the first entries; None if they do not tell."""
-    classes = y.shape[-1]
-    if classes < 2 * TELLING_ENTRIES or not getattr(curve, "errs_in_parts", False):
-        return None
-    first = y[..., :TELLING_ENTRIES]
-    return least_misfit_of(family, first, curve.errors(t, first), classes)
-
-
-def residual(curve: Curve, family: Family, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distance (N, S, C) from the family at scalars (N, S), and its rounding."""
-    y, _ = curve.labels(t)
-    return distance(family, y, curve.errors(t, y))
-
-
 def misfit(curve: Curve, family: Family, t: Tensor, limit: float = math.inf) -> Tensor:
-    """Return the distance (N, S) from the family in units of rounding error, root mean square.
-
-    Where it is above the limit it may be infinite instead.
-    """
+    """Return the distance (N, S) from the family in units of rounding error, root mean square."""
 
     def values(some: Curve, at: Tensor) -> tuple[Tensor]:
         y, _ = some.labels(at)
@@ -242,17 +237,17 @@ class PseudoLabels:
 
     def probabilities(self, t: Tensor) -> Tensor:
         """Return softmax((σ/t) W v + b) at ``t`` (N, S), as (N, S, C)."""
-        return torch.softmax(torch.addcdiv(self.b, self._a, t[..., None]), dim=-1)
+        return torch.softmax(torch.addcdiv(self.b, self.a[:, None], t[..., None]), dim=-1)
 
     def labels(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        return self.probabilities(t).addcmul_(t[..., None], self._u, value=-1), t.abs()
+        return self.probabilities(t).addcmul_(t[..., None], self.u[:, None], value=-1), t.abs()
 
     def errors(self, t: Tensor, y: Tensor) -> Tensor:
         """Return ``rounding`` of labels, or of their first entries: ``p − y`` is ``t u``."""
         t, first = t[..., None], y.shape[-1]
         size = t.abs()
-        p = torch.addcmul(y, t, self._u[..., :first])
-        moved = self._reach / size + self.offset
+        p = torch.addcmul(y, t, self.u[:, None, :first])
+        moved = self.reach[:, None, None] / size + self.offset
         # p (moved (1 − p) + summed) as moved p (1 + summed/moved − p), for which passes are fast.
         summed = self.relative * _summed(self.u.shape[-1])
         curved = torch.sub(1 + summed / moved, p).mul_(p)
@@ -260,22 +255,10 @@ class PseudoLabels:
         return rounded.addcmul_(curved, moved)
 
     @cached_property
-    def _a(self) -> Tensor:
-        return self.a[:, None]  # (N, 1, C), for as many scalars
-
-    @cached_property
-    def _u(self) -> Tensor:
-        return self.u[:, None]
-
-    @cached_property
-    def _reach(self) -> Tensor:
-        return self.reach[:, None, None]
-
-    @cached_property
     def _rounding_of_u(self) -> Tensor:
         """Return the rounding (N, 1, C) of ``u``'s entries."""
-        size: Tensor = torch.linalg.vector_norm(self._u, dim=-1, keepdim=True)
-        return self.relative * self._u.abs() + self.slack[:, None, None] * size
+        size: Tensor = torch.linalg.vector_norm(self.u[:, None], dim=-1, keepdim=True)
+        return self.relative * self.u[:, None].abs() + self.slack[:, None, None] * size
 
     def rounding(self, t: Tensor, p: Tensor, y: Tensor) -> Tensor:
         """Return the error of the entries of ``y``, given the probabilities it came from."""
@@ -283,7 +266,7 @@ class PseudoLabels:
 
     def rounding_of(self, t: Tensor, delta: Tensor, p: Tensor, curved: Tensor) -> Tensor:
         """Return the error of ``p − δ``, where ``curved`` is how much p moves with its logits."""
-        moved = self._reach / t.abs()[..., None] + self.offset
+        moved = self.reach[:, None, None] / t.abs()[..., None] + self.offset
         rounded = self.relative * (delta.abs() + _summed(p.shape[-1]) * p) + curved * moved
         size: Tensor = torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
         return rounded + self.slack[:, None, None] * size + self.tiny
@@ -326,10 +309,7 @@ class PseudoLabels:
 
 
 def _summed(classes: int) -> float:
-    """Return roundings in a probability, a quotient of sums, times the sum of a label's entries.
-
-    They are independent, but for equal entries of a label, which all round alike as they are added.
-    """
+    """Return roundings in a probability, a quotient of sums, times the sum of a label's entries."""
     return 1 + math.sqrt(classes) / PSEUDO_LABEL_LANES + max(classes / PSEUDO_LABEL_LANES - 1, 0)
 
 
@@ -440,11 +420,6 @@ class Rescaled:
     def logits(self) -> Tensor:
         return self.pseudo.a
 
-    def segment(self, t: Tensor) -> tuple[Segment, Tensor]:
-        """Return the segments at the scalars ``t`` (N,), and the ``s`` (N,) of the labels there."""
-        best = self.labels(t[:, None])[1][:, 0]
-        return Segment.at(self.pseudo, t, torch.zeros_like(t)), best
-
     def take(self, rows: Tensor) -> Rescaled:
         return Rescaled(self.pseudo.take(rows), self.family)
 
@@ -459,8 +434,5 @@ def other_factors_fit(segment: Segment, family: Family, best: Tensor, fit: float
 
 
 def segment_end(p: Tensor, u: Tensor) -> Tensor:
-    """Return the largest ``s`` (…) at which no entry of ``p − s u`` (…, C) is negative.
-
-    With ``p`` as large and ``u`` as small as rounding allows, none of the labels is cut off.
-    """
+    """Return the largest ``s`` (…) at which no entry of ``p − s u`` (…, C) is negative."""
     return torch.where(u > 0, p / u.clamp_min(1e-300), torch.inf).amin(-1).clamp(1e-300, LARGEST)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from softleak.core.factors import RANK, Factors, factor, numerical_rank
+from softleak.core.factors import SECOND_VALUE, Factors, factor, numerical_rank
 from softleak.core.families import OneHot
 from softleak.core.head import column_sums
 from softleak.core.knowledge import Knowledge
@@ -33,11 +33,7 @@ SIGN_PATTERN_FEWEST = 12  # entries that can show a pattern
 
 
 def is_sign_pattern(gradient: Tensor) -> bool:
-    """Return whether nearly all entries have one size or are next to zero, and none is larger.
-
-    A feature that is zero leaves entries of zero. With the decoupled weight decay of AdamW they are
-    small numbers instead.
-    """
+    """Return whether nearly all entries have one size or are next to zero, and none is larger."""
     sizes = gradient.detach().double().abs().flatten()
     if not len(sizes):
         return False
@@ -90,7 +86,7 @@ def without_decay(
     noise = G.new_tensor(share.noise(head.weight_name) * len(G) ** 0.5)
     off = (relative * G.norm(dim=0)).hypot(noise)
     error = float((off * weights).norm()) / size**2
-    if abs(decay) <= DECAY_LEAST_ERRORS * error or left > RANK.second_value * float(off.norm()):
+    if abs(decay) <= DECAY_LEAST_ERRORS * error or left > SECOND_VALUE * float(off.norm()):
         return
     precision = share.precision or COARSE.get(sent.dtype)
     for smallest in (0, 2):  # dimensions of a parameter that decays
@@ -264,11 +260,7 @@ def otherwise(
 def _explained(
     subject: Subject, knowledge: Knowledge, share: GradientShare, G: Tensor, rank: int
 ) -> Recovery | None:
-    """Return the answer if weight decay, several samples or one altered row are all there is.
-
-    ``rank`` is the number of singular values of the head's gradient ``G`` (C, I) above rounding.
-    Its rows add up to zero for one sample and for many; behind noise or pruning they do not.
-    """
+    """Return the answer if weight decay, several samples or one altered row are all there is."""
     undone = undo_decay(subject, knowledge, share)
     name = subject.head.weight_name
     relative = share.resolution(name, subject.head.dtype)
@@ -279,10 +271,7 @@ def _explained(
 
 
 def _of_rounding(subject: Subject, knowledge: Knowledge, factors: Factors) -> bool:
-    """Return whether the gradient may be a feature times a ``p − y`` of rounding errors.
-
-    It has rank one then. Its size is compared with that of a usual feature where both are known.
-    """
+    """Return whether the gradient may be a usual feature times a ``p − y`` of rounding errors."""
     if not bool(factors.rank_one):
         return False
     if knowledge.scale_unknown:

@@ -130,10 +130,7 @@ class LossReading:
 
 
 def simple_readings(seen: Residual, stated: Loss | None = None) -> Iterator[LossReading]:
-    """Yield every reading of a residual as a label of a simple kind, the plainest first.
-
-    Under the ``stated`` loss, if there is one, before all others.
-    """
+    """Yield every reading of a residual as a label of a simple kind, the plainest first."""
     tried = LOSSES_TRIED if stated is None else (stated, *LOSSES_TRIED)
     for given, sign, loss in product((True, False), (1.0, -1.0), tried):
         if len(seen.z) == 1 and loss.balanced:
@@ -202,10 +199,7 @@ def _nearest(
 
 
 def at_temperature(seen: Residual) -> tuple[float, LossReading] | None:
-    """Return a temperature other than one at which a residual means a label of one class.
-
-    The loss divides the logits by it, and perhaps the whole is multiplied by a factor.
-    """
+    """Return a temperature other than one at which a residual means a label of one class."""
     loss = CrossEntropy()
 
     def reading(log_t: float) -> LossReading | None:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softleak.core.families import Family, simpler_of
+from softleak.core.families import Family
 from softleak.labels.curve import Curve, Interval, in_pieces, misfit, spread, spread_of, unfit_up_to
 
 SEARCH_CLOSE = 1e5  # a misfit that a better scalar may yet bring down
@@ -41,11 +41,7 @@ SEARCH_MOST = 64  # solutions of one row; where more fit, rounding parts a conti
 
 @dataclass(frozen=True, eq=False)
 class Minima:
-    """The minima of all clients, flat: ``client`` says whose. All are (K,).
-
-    ``low`` and ``high`` bound the scalars around a minimum that fit; they are equal where none
-    does.
-    """
+    """Minima of all ``client``s (K,), and the scalars from ``low`` to ``high`` around that fit."""
 
     client: Tensor
     scalar: Tensor
@@ -76,10 +72,7 @@ Brackets = tuple[Tensor, Tensor, Tensor]  # row and both ends, (K,) each
 
 
 def local_minima(loss: Tensor, grid: Tensor, reach: int = 1, depth: float = 0.0) -> Brackets:
-    """Return row and ``reach``-th grid neighbours (K,) of the local minima of ``loss`` (R, T).
-
-    The higher of the neighbouring values has to exceed a minimum by the part ``depth`` of it.
-    """
+    """Return row and ``reach``-th grid neighbours (K,) of the local minima of ``loss`` (R, T)."""
     padded = F.pad(loss, (1, 1), value=math.inf)
     before, after = padded[:, :-2], padded[:, 2:]
     # Strictly lower than on one side only, and by more than noise: a plateau yields one point.
@@ -137,11 +130,7 @@ def zoom(
 def descend(
     loss: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor, levels: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the lowest points (K,) of brackets (K,), and the loss there.
-
-    Each is zoomed onto until it fits and falls no more, or for all ``levels``. ``loss`` is given
-    which of the brackets are meant (A,), and scalars (A, S).
-    """
+    """Return the lowest points (K,) of brackets (K,), and the ``loss`` of some (A,) at (A, S)."""
     lowest, least = left.clone(), torch.full_like(left, math.inf)
     open_ = torch.arange(len(left), device=left.device)
     before = least.clone()
@@ -201,17 +190,14 @@ Found = tuple[Tensor, Tensor, Tensor]  # row, scalar and misfit of minima, (K,) 
 
 @torch.inference_mode()
 def search(curve: Curve, family: Family, where: Interval) -> Minima:
-    """Return all minima of the spread on each interval, refined, with what fits around them.
-
-    It runs in inference mode, which takes a tenth off thousands of small steps.
-    """
+    """Return all minima of the spread on each interval, refined, with what fits around them."""
     parts = [_search(curve, family, where.client[rows], grid) for rows, grid in where.grids()]
     return Minima(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def _search(curve: Curve, family: Family, client: Tensor, grid: Tensor) -> tuple[Tensor, ...]:
     """Return the columns of ``Minima`` of curves searched on one ``grid`` (R, T)."""
-    mine, simpler = curve.take(client), simpler_of(family)
+    mine, simpler = curve.take(client), getattr(family, "simpler", None)
     kinds = (family,) if simpler is None else (family, simpler)
 
     def levels(some: Curve, t: Tensor) -> tuple[Tensor, ...]:
@@ -334,11 +320,7 @@ def _near_simpler(curve: Curve, family: Family, simpler: Family, cells: Brackets
 def _with_intervals(
     curve: Curve, family: Family, grid: Tensor, unfit: Tensor, minima: Minima
 ) -> Minima:
-    """Return the minima with how far one may go from each that fits, and still fit.
-
-    Different starts lead to one solution. Minima inside the interval of another are dropped, so
-    that its ends are looked for only once.
-    """
+    """Return the minima with how far one may go from each that fits, and still fit."""
     order = minima.scalar.argsort()
     found = _few(minima.take(order[minima.client[order].argsort(stable=True)]))
     todo = found.fits & (found.low == found.high)

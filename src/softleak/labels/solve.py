@@ -75,11 +75,7 @@ def simplicity(family: object, classes: int) -> int:
 def simpler_readings(
     pseudo: PseudoLabels, tau: Tensor, error: Tensor, simple: Sequence[int], positive: bool = True
 ) -> Iterator[Reading | None]:
-    """Yield for each of N clients the simplest label on its line, if simpler than the one found.
-
-    The scalars found are ``tau`` (N,), to within ``error`` (N,); ``simple`` is how many equations
-    each label found satisfies. Other positive scales count only if ``positive``.
-    """
+    """Yield for each client a label on its line that meets more than its ``simple`` equations."""
     rows = max(ENTRIES_AT_ONCE // (42 * pseudo.u.shape[-1]), 1)
     for part in torch.split(torch.arange(len(tau), device=tau.device), rows):
         segment = Segment.at(pseudo.take(part), tau[part], error[part])
@@ -94,10 +90,7 @@ def simpler_readings(
 
 
 def _levels(segment: Segment, size: Tensor) -> list[int]:
-    """Return how many equations the labels at ``s = size`` (N,) satisfy, entry by entry.
-
-    A label's error in L1 is that of its largest entries, and hides what small ones say.
-    """
+    """Return how many equations the labels at ``s = size`` (N,) satisfy, entry by entry."""
     y, _ = segment.labels(size[:, None])
     error = segment.errors(size[:, None], y)
     found = [0] * len(size)
@@ -131,10 +124,7 @@ def _regressions(segment: Segment, size: Tensor) -> Tensor:
 def _simplest(
     segment: Segment, ratio: Tensor, s: Tensor, levels: Sequence[int]
 ) -> list[Reading | None]:
-    """Return the simplest family that fits at one of the slopes ``s`` (N, S), if simpler.
-
-    ``ratio`` (N, S) is each slope relative to the one found, and ``levels`` how simple that is.
-    """
+    """Return the simplest family that fits at one of the slopes ``s`` (N, S), if simpler."""
     classes = segment.p.shape[-1]
     y, _ = segment.labels(s)
     error = segment.errors(s.abs(), y)
@@ -236,10 +226,7 @@ def review(
     found: Sequence[Recovery], pseudo: PseudoLabels, verdict: Estimate, scale: str | None,
     updates: Sequence[bool],
 ) -> list[Recovery]:  # fmt: skip
-    """Return the recoveries of N clients, UNIQUE only where the doubts have an answer as well.
-
-    ``updates`` says which shares are differences of checkpoints.
-    """
+    """Return the recoveries of N clients, UNIQUE only where the doubts have an answer as well."""
     answers = [_of_two_classes(one, pseudo.u.shape[-1]) for one in found]
     if scale == "known":
         return answers
@@ -270,11 +257,7 @@ def review(
 
 
 def _strength_open(answer: Recovery, segment: Segment) -> bool:
-    """Return whether a proved label has others of the same simple family at other factors.
-
-    Where the prediction is one-hot to the last bit, a label smoothed by 0.1 leaves a tenth of what
-    the flat label leaves. Only a one-hot label keeps its kind at one factor alone.
-    """
+    """Return whether a proved label has others of the same simple family at other factors."""
     best = segment.p.new_tensor([abs(answer.scalar or 1.0)])
     kinds = [one for one in KNOWN_FAMILIES if one == answer.family and one != OneHot()]
     proved = answer.status is Status.UNIQUE

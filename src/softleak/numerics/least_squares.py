@@ -13,24 +13,25 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.func import jacfwd, vmap
 
 
 def conjugate_gradients(
     normal: Callable[[Tensor], Tensor], right: Tensor, inverse: Callable[[Tensor], Tensor],
-    steps: int, tolerance: float = 0.0,
+    steps: int, tolerance: float = 0.0, over: Callable[[], bool] = lambda: False,
 ) -> Tensor:  # fmt: skip
     """Return an approximate solution (n,) of ``N x = right``, starting from zero.
 
     ``normal`` and ``inverse`` give the products of a vector (n,) with N, symmetric and positive
     definite, and with an approximate inverse of it. At most ``steps`` are taken, until the squared
     error ``rᵀ N⁻¹ r`` of the residual r is below ``tolerance``: if N is the inverse covariance of
-    x, this is the squared distance in standard errors.
+    x, this is the squared distance in standard errors. It ends at once where ``over`` is true.
     """
     x, rest = torch.zeros_like(right), right
     pre = inverse(rest)
     direction, size = pre, rest @ pre
     for _ in range(steps):
-        if not size > tolerance:
+        if not size > tolerance or over():
             break
         moved = normal(direction)
         step = size / (direction @ moved)
@@ -111,11 +112,7 @@ class Factored:
         return self._scaled_step(right) * self.scale
 
     def solve(self, slope: Callable[[Tensor], Tensor], start: Tensor) -> Solution:
-        """Return the x at which ``slope(x) = Aᵀ(b − A x)`` is zero, with its error.
-
-        The slope (n,) is computed from the rows themselves: the normal equations would lose half of
-        the digits. Its derivative is −N, or nearly.
-        """
+        """Return the x at which ``slope(x) = Aᵀ(b − A x)`` is zero, with its error."""
         x = start
         for _ in range(REFINEMENTS):
             step = self._scaled_step(slope(x))
@@ -235,11 +232,7 @@ class _GroupGram:
         return lengths.square()
 
     def usual(self, weight: Tensor) -> float:
-        """Return the weight of the whole group that leaves the fewest columns to be corrected.
-
-        It is the smallest weight, so that only positive parts are added. The largest is taken where
-        few columns weigh less, and subtracting them loses no digits.
-        """
+        """Return the weight of the whole group that leaves the fewest columns to be corrected."""
         least, most = float(weight.min()), float(weight.max())
         light = weight < most
         if least == most or 2 * int(light.sum()) >= len(weight):
@@ -260,12 +253,7 @@ def gram_of(columns: Tensor) -> Tensor:
 
 
 def inverse_trace(matrix: Tensor, ridge: float) -> float:
-    """Return the trace of the inverse of a positive matrix (n, n), whose diagonal is changed.
-
-    It is the sum of squares of the inverse of the Cholesky factor, which is triangular: of each
-    block of its columns only the rows from the diagonal on are computed. As rounding may have left
-    the matrix indefinite, the ``ridge`` is added to it, or a thousand times as much.
-    """
+    """Return the trace of the inverse of a positive matrix (n, n), whose diagonal is changed."""
     matrix.diagonal().add_(ridge)
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if int(failed):
@@ -279,6 +267,21 @@ def inverse_trace(matrix: Tensor, ridge: float) -> float:
         found = torch.linalg.solve_triangular(own, identity, upper=False)
         total += float(found.square().sum())
     return total
+
+
+@dataclass(frozen=True, eq=False)
+class Differentiated:
+    """The ``Residuals`` of a function of unknowns (K,) and of what else belongs to each problem."""
+
+    function: Callable[..., Tensor]
+    others: tuple[Tensor, ...] = ()  # (P, …) each, of which a problem's kind is the row
+
+    def values(self, x: Tensor, kind: Tensor) -> Tensor:
+        return vmap(self.function)(x, *(one[kind] for one in self.others))
+
+    def jacobian(self, x: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
+        slopes = vmap(jacfwd(self.function))(x, *(one[kind] for one in self.others))
+        return self.values(x, kind), slopes.nan_to_num(0.0)
 
 
 LARGEST_COST = 1e30  # the cost of a point at which the residuals are not finite
@@ -312,10 +315,7 @@ class Levenberg:
     def minimise(
         self, residuals: Residuals, x: Tensor, kind: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Lower the sum of squares of every problem from its start ``x`` (N, K).
-
-        Returns the points (M, K), their costs (M,) and kinds (M,), of the problems that were kept.
-        """
+        """Lower the sum of squares of every problem from its start ``x`` (N, K)."""
         damping = torch.full_like(x[:, 0], self.damping) if x.shape[1] else x.new_zeros(len(x))
         cost = _cost(residuals.values(x, kind))
         for iteration in range(self.iterations if x.shape[1] else 0):

@@ -185,20 +185,14 @@ class KernelShape:
     groups: int = 1  # into how many groups the channels are split that do not see each other
 
     def of_delta(self, delta: Tensor, x: Tensor) -> Tensor:
-        """Return the kernel's gradients (K, out, in / groups, h, w) for K sensitivities ``δ``.
-
-        These are (K, B, out, H', W'), and all have one input ``x`` (B, in, H, W) in common.
-        """
+        """Return the kernel's gradients (K, out, in / groups, h, w) for K sensitivities ``δ``."""
         right = self.patches(x)
         found = self.side_by_side(delta) @ right
         found = found.view(self.groups, len(delta), -1, right.shape[2]).transpose(0, 1)
         return found.reshape(len(delta), delta.shape[2], -1, *self.size)
 
     def of_input(self, x: Tensor, delta: Tensor) -> Tensor:
-        """Return the kernel's gradients (K, out, in / groups, h, w) for K inputs.
-
-        These are (K, B, in, H, W), and all have one sensitivity ``δ`` (B, out, H', W') in common.
-        """
+        """Return the kernel's gradients (K, out, in / groups, h, w) for K inputs."""
         patches = self._patches_around(delta, (x.shape[3], x.shape[4]))
         places = patches.shape[-1]
         right = patches.reshape(len(delta), self.groups, -1, places).permute(1, 0, 3, 2)
@@ -208,10 +202,7 @@ class KernelShape:
         return found.flatten(1, 2)
 
     def patches(self, x: Tensor) -> Tensor:
-        """Return what the kernel sees of inputs (B, in, H, W) at each place.
-
-        For each group there is one matrix (B · places, in / groups · h · w).
-        """
+        """Return what the kernel sees of inputs (B, in, H, W) at each place."""
         found = F.unfold(x, self.size, self.dilation, self.padding, self.stride)
         found = found.view(len(x), self.groups, -1, found.shape[2]).permute(1, 0, 3, 2)
         return found.reshape(self.groups, -1, found.shape[3])

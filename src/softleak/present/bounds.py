@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from softleak.audit.leaks import Leak
+from softleak.audit.report import Audit
+from softleak.audit.sweeps import Rate
 from softleak.bounds.hidden import HiddenProof
+from softleak.core.vocabulary import written
 
+NEVER = Rate(0, 1)
 SECRETS = {"label": "the label", "input": "the input", "word": "the word"}
 
 
@@ -37,3 +42,58 @@ def proof_rests_on(proof: HiddenProof) -> Iterator[str]:
         "knows less is right less often."
     )
     yield f"The probability is that of {proof.trials} simulated attacks, with 99 % confidence."
+
+
+def unaffordable(audit: Audit) -> str:
+    """Return a sentence for the headline if no noise that is worth its price hides a label."""
+    costly = [hiding for _, hiding in audit.hiding if not hiding.affordable]
+    if not costly:
+        return ""
+    most, wanted = max(hiding.clients for hiding in costly), costly[0].wanted
+    many = f" of {most:,} clients or more" if most else ", not noise on each"
+    return (
+        f"No noise that leaves a cosine of {wanted:g} hides the label of a single update from "
+        f"every attack: add the updates{many} up before anyone sees them, take larger batches, or "
+        "tell fewer classes."
+    )
+
+
+def hiding_words(audit: Audit) -> Iterator[str]:
+    """Yield which noise is proved to hide the label of each share, in sentences."""
+    for name, hiding in audit.hiding:
+        if hiding.proof is None:
+            yield f"{name}: no noise hides the label so far; a guess is right as often."
+            continue
+        yield (
+            f"{name}: from Gaussian noise of standard deviation {written(hiding.proof.noise)} on, "
+            f"no attack names the label with a probability of more than {hiding.proof.target:.0%}. "
+            f"That leaves the update a cosine of {hiding.cosine:.2g}; the mean of "
+            f"{hiding.clients:,} like it has one of {hiding.wanted:g}."
+        )
+        if hiding.declared is not None:
+            yield f"{name}, behind the noise that is declared: {hiding.declared.message}"
+
+
+def hiding_rests_on(audit: Audit) -> list[str]:
+    """Return what the bounds of an audit rest on, each sentence once."""
+    proofs = [p for _, h in audit.hiding for p in (h.declared, h.proof) if p is not None]
+    return list(dict.fromkeys(words for proof in proofs for words in proof.assumptions))
+
+
+def zones(audit: Audit) -> dict[str, str | float] | None:
+    """Return three zones of Gaussian noise: where the label leaks, is not decided, and is hidden.
+
+    None if the noise that hides is not known.
+    """
+    proofs = [hiding.proof for _, hiding in audit.hiding]
+    sizes = [proof.noise for proof in proofs if proof is not None]
+    if not sizes or len(sizes) < len(proofs):
+        return None
+    responses = () if audit.what_if is None else audit.what_if.responses
+    seen = [
+        point.setting for response in responses if response.name == "Gaussian noise"
+        for point in response.points if point.rates.get(Leak.CLASS, NEVER).hits
+    ]  # fmt: skip
+    hidden, leaks = max(sizes), max(seen, default=0.0)
+    factor = f"a factor of {written(hidden / leaks)}" if leaks else "no attack was tried"
+    return {"leaks": written(leaks), "hidden": written(hidden), "factor": factor}

@@ -84,7 +84,15 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
             "assumptions": list(assumptions_of(audit)),
         },
         "attacks": [_attack(attack, audit) for attack in every_attack()],
-        "certificates": [c for r in audit.reports for c in _certificates(r, audit.class_names)],
+        "certificates": [
+            *(c for r in audit.reports for c in _certificates(r, audit.class_names)),
+            *(
+                {"update": name, "of": "label", "kind": "bound", "statement": proof.message}
+                for name, h in audit.hiding
+                for proof in (h.declared, h.proof)
+                if proof is not None
+            ),
+        ],
         "defences": _defences(audit),
         "residual_risk": list(residual_risk(audit)),
         "mapping": [

@@ -56,6 +56,7 @@ def as_data(audit: Audit) -> dict[str, Any]:
         "reports": [_report(report) for report in audit.reports],
         "refused": [asdict(refusal) for refusal in audit.refused],
         "provenance": asdict(audit.provenance),
+        "hiding": [{"share": name, **asdict(hiding)} for name, hiding in audit.hiding],
         "what_if": None if audit.what_if is None else _what_if(audit.what_if),
     }
     return {key: finite(value) for key, value in data.items()}

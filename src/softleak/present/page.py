@@ -31,6 +31,7 @@ from softleak.core.vocabulary import State, written
 from softleak.io.atomic import write_text
 from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit, severity_of_share
+from softleak.present.bounds import hiding_rests_on, hiding_words, zones
 from softleak.present.catalogue import every_attack
 from softleak.present.fit import fit_rows, fit_words
 from softleak.present.machine import finite
@@ -458,6 +459,9 @@ def verdict(audit: Audit) -> dict[str, Any]:
         "kinds": Leak,
         "charts": [] if audit.what_if is None else [chart(r) for r in audit.what_if.responses],
         "untried": untried_words(audit),
+        "zones": zones(audit),
+        "hiding": list(hiding_words(audit)),
+        "hiding_rests_on": hiding_rests_on(audit),
         "frame": FRAME,
     }
 

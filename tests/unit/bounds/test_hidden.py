@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.bounds.hidden import weakest_hiding
 from softleak.bounds.means import Candidates, flat
 from softleak.core.errors import OptionError
 from softleak.core.loss import BinaryCrossEntropy, CrossEntropy
@@ -177,3 +178,40 @@ def test_mistakes_say_what_was_expected(given, match):
     y = torch.zeros(4) if "client" in given else 0
     with pytest.raises(OptionError, match=match):
         sl.prove_hidden(network(), batch(1)[0], y, **given)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_weakest_noise_hides_and_less_does_not(size):
+    model, (x, y) = network(), batch(size)
+    found = weakest_hiding(model, x, y, target=0.4, trials=5_000)
+    assert found.proof.hidden
+    assert found.proof.candidates == 4
+    weaker = sl.prove_hidden(model, x, y, noise=0.97 * found.proof.noise, target=0.4, trials=5_000)
+    assert not weaker.hidden
+    assert found.declared is None
+
+
+def test_the_mean_of_so_many_clients_keeps_the_cosine_that_is_asked_for():
+    model, (x, y) = network(), batch(1)
+    found = weakest_hiding(model, x, y, target=0.3, cosine=0.8, noise=1e-3)
+    assert found.declared.success == 1
+    assert not found.affordable
+    own = flat(sl.capture(model, x, y), {}).double()
+    generator = torch.Generator().manual_seed(1)
+
+    def cosine(clients):
+        drawn = torch.randn(200, len(own), generator=generator, dtype=torch.double)
+        means = own + found.proof.noise / math.sqrt(clients) * drawn
+        return float(torch.cosine_similarity(means, own[None]).mean())
+
+    assert cosine(1) == pytest.approx(found.cosine, abs=0.05)
+    assert cosine(found.clients) == pytest.approx(0.8, abs=0.03)
+
+
+def test_what_a_guess_already_tells_no_noise_hides():
+    model, (x, y) = network(), batch(1)
+    found = weakest_hiding(model, x, y, target=0.2)  # of four classes
+    assert found.proof is None
+    assert not found.affordable
+    with pytest.raises(OptionError, match="a success and a cosine"):
+        weakest_hiding(model, x, y, target=1.0)

@@ -5,7 +5,8 @@ import torch
 
 import softleak as sl
 from softleak.core.errors import LabelError
-from softleak.core.families import distance_of, misfit_of, nearest_of, simpler_of, simplices_of
+from softleak.core.families import simplices_of
+from softleak.labels.curve import distance, root_mean_square, spread_of, unfit_of
 
 
 class Bare:
@@ -17,22 +18,22 @@ class Bare:
 
 def test_project_is_all_that_is_required():
     assert isinstance(Bare(), sl.Family)
-    assert simpler_of(Bare()) is None
     y = torch.tensor([0.2, 0.4], dtype=torch.double)
-    nearest, moved = nearest_of(Bare(), y, torch.full_like(y, 0.1))
-    assert torch.allclose(nearest, torch.full_like(y, 0.3))
-    assert torch.allclose(moved, torch.full_like(y, 0.1))
-    assert misfit_of(Bare(), y, torch.full_like(y, 0.1)) is None
-    assert float(distance_of(Bare(), y)) == pytest.approx(0.1 * 2**0.5)
+    error = torch.full_like(y, 0.1)
+    rest, off = distance(Bare(), y, error)
+    assert torch.allclose(y - rest, torch.full_like(y, 0.3))
+    assert torch.allclose(off - error, torch.full_like(y, 0.1))
+    assert float(unfit_of(Bare(), y, error)) == float(root_mean_square(rest, off))
+    assert float(spread_of(Bare(), y, torch.ones(()))) == pytest.approx(0.1 * 2**0.5)
 
 
 def test_what_a_family_offers_is_used():
-    assert simpler_of(sl.Mixed(3)) == sl.Mixed(2)
-    assert simpler_of(sl.Mixed(1)) is None
+    assert sl.Mixed(3).simpler == sl.Mixed(2)
+    assert sl.Mixed(1).simpler is None
     y = torch.tensor([0.9, 0.05, 0.01], dtype=torch.double)
     error = torch.tensor([1e-9, 1e-9, 1.0], dtype=torch.double)
-    nearest, _ = nearest_of(sl.Smoothed(), y, error)
-    assert float(nearest[2]) == pytest.approx(0.05)  # the exact entry decides, not the mean 0.03
+    rest, _ = distance(sl.Smoothed(), y, error)
+    assert float((y - rest)[2]) == pytest.approx(0.05)  # the exact entry decides, not the mean 0.03
 
 
 def test_missing_simplices_are_named_with_what_to_add():

@@ -32,11 +32,11 @@ from softleak.batches.sparse.layer import (
     first_layer,
     is_homogeneous,
     judge,
-    judged,
     layers_before_head,
     outside_simplex,
     run_through,
     status_of,
+    verdict,
     weigh,
 )
 from softleak.batches.systems import GradientSpace
@@ -167,10 +167,7 @@ class TailInputs(NamedTuple):
 def tail_inputs(
     subject: Subject, share: GradientShare, problem: FeatureProblem, fit: FeatureFit
 ) -> TailInputs | None:
-    """Return what the deepest layer read whose inputs the share tells.
-
-    Inputs (B, n) are those whose products with ``D`` (B, m) come nearest to the gradient (m, n).
-    """
+    """Return what the deepest layer read whose inputs the share tells."""
     generator = torch.Generator().manual_seed(0)
     D, moved = fit.behind, problem.moved(generator).solve().behind
     found: TailInputs | None = None
@@ -219,17 +216,9 @@ def judge_features(
         own = Subject.of(alone, (tail.inputs.shape[1],), head=subject.head)
         simulated = resimulate(own, share, tail.inputs, labels, errors=tail.errors)
         problems += disagreements(simulated)
-    samples = judged(
-        labels, fit.features, errors, feature_errors.tolist(), not problems, knowledge.tolerance,
-        "feature",
-    )  # fmt: skip
-    proved = sum(sample.status is Status.UNIQUE for sample in samples)
-    said = (
-        f"The features of {len(labels)} samples were found by their zeros.",
-        f"The labels of {proved} of them are proved.",
-    )
-    message = " ".join([*said, *problems, *filter(None, [weighing.why])])
-    return BatchRecovery(status_of(samples), message, knowledge.samples or len(labels), samples)
+    spread = feature_errors.tolist()
+    said = "features", "were found by their zeros"
+    return verdict(labels, fit.features, errors, spread, knowledge, said, problems, weighing.why)
 
 
 def _largest(differences: list[Tensor]) -> Tensor:
@@ -283,14 +272,11 @@ def recover_by_features(
     space = _space(subject, share, head.weight_name, knowledge, turned=True)
     if not 0 < space.rank < min(head.classes - 1, len(space.R)):
         return None  # the rank of so few classes does not tell how many samples there are
-    found = sparse_directions(space.R, space.errors)
-    if len(found) != space.rank:
-        message = (
-            f"At least {space.rank} samples are behind the share. The features of {len(found)} "
-            "were found by their zeros, and scales need all of them: this attack did not succeed, "
-            "which does not mean that the batch is hidden."
-        )
-        return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
+    found = _directions(
+        space, "features of {} were found by their zeros, and scales need all of them"
+    )
+    if isinstance(found, BatchRecovery):
+        return found
     problem = FeatureProblem.of(subject, share, space, found.zeros, before)
     return judge_features(subject, share, knowledge.of(share), problem)
 
@@ -340,10 +326,7 @@ def recover_without_scale(
 def _signed(
     subject: Subject, share: GradientShare, space: GradientSpace, found: Directions
 ) -> tuple[Tensor, Differences]:
-    """Return inputs (B, …) up to a positive factor, and what their gradients say of ``δ``.
-
-    Of a direction and its opposite, only one switches the units on that were on.
-    """
+    """Return inputs (B, …) up to a positive factor, and what their gradients say of ``δ``."""
     model, name = subject.once(exact_copy), subject.once(first_layer)
     assert name is not None  # its gradient was factored
     unit = torch.where(found.zeros, 0.0, found.vectors @ space.R.T)
@@ -401,14 +384,12 @@ def recover_by_inputs(
     space = _space(subject, share, f"{layer}.weight", knowledge)
     if not space.rank:
         return None
-    found = sparse_directions(space.R, space.errors)
-    if len(found) != space.rank:
-        message = (
-            f"At least {space.rank} samples are behind the share. Of the patterns in which their "
-            f"ReLUs were on and off, {len(found)} were found, and the inputs need all of them: "
-            "this attack did not succeed, which does not mean that the batch is hidden."
-        )
-        return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
+    found = _directions(
+        space,
+        "patterns of active units of {} were found, and the inputs need all of them",
+    )
+    if isinstance(found, BatchRecovery):
+        return found
     if f"{layer}.bias" not in share:
         return recover_without_scale(subject, share, knowledge, space, found)
     inputs = inputs_of(share, layer, space, found)
@@ -423,6 +404,18 @@ def _space(
     relative, G = share.resolution(name, dtype), share[name].double()
     noise = math.hypot(share.noise(name), knowledge.noise)
     return GradientSpace.of(G.T.contiguous() if turned else G, relative, noise)
+
+
+def _directions(space: GradientSpace, said: str) -> Directions | BatchRecovery:
+    """Return the sparse vectors of all samples, or what is ``said`` of those that were found."""
+    found = sparse_directions(space.R, space.errors)
+    if len(found) == space.rank:
+        return found
+    message = (
+        f"At least {space.rank} samples are behind the share. The {said.format(len(found))}. This "
+        "attack did not succeed, which does not mean that the batch is hidden."
+    )
+    return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
 
 
 def inputs_of(share: GradientShare, layer: str, space: GradientSpace, found: Directions) -> Inputs:
@@ -478,9 +471,7 @@ def recover_trained_batch(
 ) -> BatchRecovery:
     """Recover the inputs of all samples behind an update of local training by SGD.
 
-    Needs a fully connected first layer with a bias and a ReLU. Inputs are AMBIGUOUS: no label was
-    read, and without labels the client cannot be run again. A sample that is there twice is found
-    once.
+    They are AMBIGUOUS: without labels the client cannot be run again. Equal samples are one.
     """
     layer = subject.once(first_layer)
     if layer is None or f"{layer}.weight" not in share or f"{layer}.bias" not in share:
@@ -491,14 +482,13 @@ def recover_trained_batch(
     space = _space(subject, gradient, f"{layer}.weight", knowledge)
     if not space.rank:
         return _none("the first layer did not move")
-    found = sparse_directions(space.R, space.errors)
-    if len(found) != space.rank:
-        message = (
-            f"At least {space.rank} samples are behind the update. The patterns of active units of "
-            f"{len(found)} were found, and inputs need all of them: units that switched between "
-            "steps hide the others. This attack did not succeed."
-        )
-        return BatchRecovery(Status.NO_SOLUTION, message, space.rank)
+    found = _directions(
+        space,
+        "patterns of active units of {} were found, and inputs need all of them: units that "
+        "switched between steps may hide the others",
+    )
+    if isinstance(found, BatchRecovery):
+        return found
     inputs = inputs_of(gradient, layer, space, found)
     x = inputs.X.view(-1, *subject.expected_tensor_shape)
     if not inputs.misfit <= LARGEST_BIAS_MISFIT:

@@ -141,11 +141,7 @@ def lone_lines(R: Tensor, errors: Tensor) -> Tensor:
 
 
 def line_duals(lines: Tensor) -> Tensor:
-    """Return vectors (N, B) that are orthogonal to B − 1 of the unit vectors ``lines`` (K, B).
-
-    They are the sparse vectors if each line is that of one sample: all B of them if K is B, that of
-    the sample without a line if K is B − 1, and none if there are fewer lines.
-    """
+    """Return vectors (N, B) orthogonal to B − 1 of the ``lines`` (K, B), where K ≥ B − 1."""
     count, size = lines.shape
     if count == size:
         return torch.as_tensor(torch.linalg.pinv(lines).T)
@@ -235,11 +231,7 @@ def fit_smallest(points: Tensor, a: Tensor) -> Tensor:
 
 
 def sharpen(points: Tensor, a: Tensor) -> Tensor:
-    """Return the vectors (S, B), each fitted to its own smallest entries.
-
-    At first it is the vector of least ``Σ_j |R_j · a|`` with the same component along the start,
-    by reweighted least squares. Where half of the entries vanish this is the sparse vector itself.
-    """
+    """Return the vectors (S, B), each fitted to its own smallest entries."""
     if not len(a):
         return a
     start, p = a, (a @ points.T).abs()

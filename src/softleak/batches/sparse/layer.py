@@ -9,6 +9,7 @@ whole batch sends this share.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -90,11 +91,7 @@ def first_layer(subject: Subject) -> str | None:
 
 
 def layers_before_head(subject: Subject) -> tuple[str, ...]:
-    """Return the fully connected layers before the head, its nearest first, with ReLUs between.
-
-    All layers are watched in one run, since dropout in train mode differs from run to run. Where
-    it lies between two layers, the chain ends.
-    """
+    """Return the fully connected layers before the head, the nearest first, with ReLUs between."""
     names, after = _linears(subject), subject.head.name
     if not names:
         return ()
@@ -200,11 +197,7 @@ class Differences(NamedTuple):
 def differences(
     model: nn.Module, layer: str, x: Tensor, D: Tensor, errors: Tensor, rounding: float
 ) -> Differences:
-    """Return what the gradients at a layer's output say of each sample's ``p − y``.
-
-    The model is in float64; ``D`` (N, m) are the gradients at the layer's output for inputs
-    (N, …), with standard errors (N, m). Inputs are moved by the client's relative rounding.
-    """
+    """Return what gradients ``D`` (N, m) at a layer's output say of ``p − y`` at inputs (N, …)."""
     generator = torch.Generator().manual_seed(0)
     best = _all_samples(model, layer, x, D, errors)
     for run in range(KINKS_RUNS):
@@ -265,10 +258,7 @@ class Weighing(NamedTuple):
 
 
 def weigh(p: Tensor, delta: Tensor, errors: Tensor, knowledge: Knowledge) -> Weighing:
-    """Return the weight of each sample from its prediction (N, C) and its part ``δ'`` in the share.
-
-    ``errors`` (N,) bound the error of an entry of ``δ'``.
-    """
+    """Return the weight of samples, of predictions (N, C) and parts ``δ'`` known to ``errors``."""
     found, size = len(p), knowledge.samples
     weight = 1 / max(size or found, found)
     known = torch.zeros_like(p[:, 0])
@@ -351,21 +341,9 @@ def judge(
     if not problems:
         problems += disagreements(resimulate(subject, share, x, labels))
     spread = [VERDICT_BOUNDS * feature_error] * len(labels)
-    samples = judged(labels, features, errors, spread, not problems, knowledge.tolerance, "input")
-    proved = sum(sample.status is Status.UNIQUE for sample in samples)
-    said = [f"The inputs of {len(samples)} samples follow from the gradient of the first layer."]
-    if proved == len(samples):
-        said.append(
-            "Every label is proved: the client, simulated on all samples, sends this share in "
-            "every layer up to rounding."
-        )
-    elif problems:
-        said.append("Nothing is proved.")
-    else:
-        said.append(f"The labels of {proved} of them are proved.")
-    message = " ".join([*said, *problems, *filter(None, [weighing.why])])
-    size = knowledge.samples or len(x)
-    return BatchRecovery(status_of(samples), message, size, samples, x, inputs.input_error)
+    said = "inputs", "follow from the gradient of the first layer"
+    found = verdict(labels, features, errors, spread, knowledge, said, problems, weighing.why)
+    return replace(found, inputs=x, input_error=inputs.input_error)
 
 
 def status_of(samples: Sequence[Recovery]) -> Status:
@@ -374,23 +352,25 @@ def status_of(samples: Sequence[Recovery]) -> Status:
     return Status.UNIQUE if alone else Status.AMBIGUOUS
 
 
-def judged(
-    labels: Tensor, features: Tensor, errors: Tensor, feature_errors: Sequence[float], sound: bool,
-    tolerance: float, beside: str,
-) -> tuple[Recovery, ...]:  # fmt: skip
-    """Return the samples: where all is sound, those are proved whose label error is tolerable.
-
-    Labels (N, C) and what entered the head (N, I) come with bounds (N,) of the labels' errors in L1
-    and of the relative errors of features; ``beside`` names what is known beside the label.
-    """
-    samples = []
+def verdict(
+    labels: Tensor, features: Tensor, errors: Tensor, feature_errors: Sequence[float],
+    knowledge: Knowledge, said: tuple[str, str], problems: Sequence[str], why: str,
+) -> BatchRecovery:  # fmt: skip
+    """Return the samples; without problems those are proved whose label error is tolerable."""
+    samples: list[Recovery] = []
     for label, feature, off, spread in zip(labels, features, errors, feature_errors, strict=True):
-        sure = sound and float(off) < tolerance
-        message = f"One label and one {beside} explain this sample." if sure else "Not proved."
+        sure = not problems and float(off) < knowledge.tolerance
+        message = (
+            f"One label and one {said[0][:-1]} explain this sample." if sure else "Not proved."
+        )
         status = Status.UNIQUE if sure else Status.AMBIGUOUS
-        own = Recovery(status, message, label, feature, None, float(off), float(spread))
-        samples.append(own)
-    return tuple(samples)
+        samples.append(Recovery(status, message, label, feature, None, float(off), spread))
+    proved = sum(sample.status is Status.UNIQUE for sample in samples)
+    told = "Nothing is proved." if problems else f"The labels of {proved} of them are proved."
+    found = f"The {said[0]} of {len(labels)} samples {said[1]}. {told}"
+    words = " ".join(filter(None, [found, *problems, why]))
+    size = knowledge.samples or len(labels)
+    return BatchRecovery(status_of(samples), words, size, tuple(samples))
 
 
 def _problems(inputs: Inputs, parts: Differences, labels: Tensor, errors: Tensor) -> Iterator[str]:

@@ -199,10 +199,7 @@ class Pointwise:
         return seen.density(g - t * self.gather(seen.d * slope), variance).sum(-1)
 
     def _both_sides(self, g: Tensor, seen: Blurred, t: Tensor) -> Tensor:
-        """Return the log likelihood, summed over both sides of zero for each entry.
-
-        Each side has the probability that the noisy feature gives it.
-        """
+        """Return the log likelihood, summed over both sides of zero for each entry."""
         entries = t.sign() * seen.x
         places = [
             _log_place(side * entries, seen.x_variance.sqrt(), abs(slope) / self._steepest)

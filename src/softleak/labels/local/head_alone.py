@@ -86,11 +86,7 @@ def _newton_of(curve: RecursionCurve, t: Tensor, y: Tensor) -> Tensor:
 
 
 def solve_along(curve: RecursionCurve, t: Tensor, start: Tensor) -> Tensor:
-    """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row.
-
-    Some scalars are solved from ``start``, and the others begin on the lines between their labels.
-    A label that is not found is ``outside``.
-    """
+    """Return the labels (N, S, C) at the scalars ``t`` (N, S), ordered in every row."""
     count, classes = t.shape[1], start.shape[-1]
     if not t.numel():
         return start
@@ -358,11 +354,7 @@ def _middle(one: Tensor, other: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def by_rounding(
     subject: Subject, share: GradientShare, recipe: SgdSteps, answer: Recovery, family: Family
 ) -> Recovery:
-    """Return the answer with the label that the intervals of the rounded weights mean.
-
-    ``answer`` is AMBIGUOUS, with the label of the ``family`` searched that fits best so far. It is
-    returned as it is if the intervals have nothing in common; else its status stays.
-    """
+    """Return the answer with the label that the intervals of the rounded weights mean."""
     best = next((one for one in answer.solutions if one.scalar == answer.scalar), None)
     update = RoundedUpdate.of(subject, share, recipe)
     if best is None or answer.label is None or answer.feature is None or update is None:
@@ -415,10 +407,8 @@ def allow_for_schedules(
 
 
 def _moved(curve: RecursionCurve, family: Family, t: Tensor, change: float) -> tuple[float, float]:
-    """Return how far schedules move the label in L1, and the logarithm of the scalar ``t`` (1, 1).
+    """Return how far schedules of the rate move the label in L1, and ``log t`` of ``t`` (1, 1).
 
-    They move along with the scalar, as long as the family's equations hold to within rounding.
-    Schedules (S, K) change the rate by a polynomial of mean zero, at most as large as the rate.
     Everything is taken for linear, with the slopes of a ``change`` of the rate.
     """
     recipe, h = curve.recipe, SCHEDULE_STEP

@@ -119,10 +119,7 @@ class ProportionReader:
 
 
 def statistic(subject: Subject, share: GradientShare, along: Tensor | None) -> Tensor:
-    """Return (C,) the mean of ``p − y`` over all steps, as far as the head's update tells.
-
-    Features have length one along ``along`` (I,), as the input of a bias has.
-    """
+    """Return (C,) the mean of ``p − y`` over all steps, as far as the head's update tells."""
     gradient = as_gradient(subject, share)
     head = subject.head
     if head.has_bias and head.bias_name in gradient:

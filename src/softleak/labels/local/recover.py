@@ -12,7 +12,7 @@ from itertools import islice, product
 import torch
 
 from softleak.core.client import SgdSteps, mean_gradient, mean_of_head
-from softleak.core.factors import RANK, factor
+from softleak.core.factors import FEWEST_ROUNDINGS, factor
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
@@ -42,11 +42,7 @@ def is_open(answer: Recovery) -> bool:
 
 
 def best_fitting(answer: Recovery, family: Family) -> Recovery:
-    """Return the answer with the label that fits best, its feature, and the error it may have.
-
-    Only an AMBIGUOUS answer changes. Its message and everything else that fits stay. ``family`` is
-    the one that was searched.
-    """
+    """Return the answer with the label that fits best, its feature, and the error it may have."""
     if not is_open(answer) or answer.feature is None or answer.scalar is None:
         return answer
 
@@ -78,10 +74,7 @@ def recover_trained(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain,
     others: bool = True,
 ) -> list[Recovery]:  # fmt: skip
-    """Recover the labels behind updates ``before − after`` of local training on one sample each.
-
-    A message names what would fit an update that is not explained, if ``others`` are looked for.
-    """
+    """Recover the labels behind updates ``before − after`` of local training on one sample each."""
     found: dict[int, Recovery] = {}
     several = knowledge.samples is not None and knowledge.samples > 1  # which is reason enough
     keys = [(x.made_by, x.scale, x.precision, trains_head_alone(subject, x), *x) for x in shares]
@@ -137,10 +130,7 @@ def attempt(
 def _answers(
     subject: Subject, knowledge: Knowledge, shares: Sequence[GradientShare], plain: Plain
 ) -> tuple[Sequence[Recovery], SgdSteps | None]:
-    """Return the answers for shares of one client's settings that trained the same layers.
-
-    The steps that they rest on come with them; None if there are none to doubt.
-    """
+    """Return the answers for shares of one client's settings that trained the same layers."""
     training = shares[0].made_by
     if training is None:
         return plain(shares), None
@@ -345,7 +335,7 @@ def decay_of(subject: Subject, share: GradientShare, recipe: SgdSteps) -> float 
     lost = float(sums @ weights) / size**2
     left = float((sums - lost * weights).norm())
     noise = share.noise(subject.head.weight_name) * W.numel() ** 0.5
-    if left > RANK.fewest_roundings * noise or abs(lost) * size <= RANK.fewest_roundings * noise:
+    if left > FEWEST_ROUNDINGS * noise or abs(lost) * size <= FEWEST_ROUNDINGS * noise:
         return None
     low, high = 0.0, OTHER_CLIENTS_LARGEST_DECAY
     for _ in range(60):

@@ -20,7 +20,7 @@ from torch.func import jacfwd, vmap
 
 from softleak.core.client import LocalProgram, SgdSteps, mean_gradient, mean_of_head
 from softleak.core.errors import ModelError, SoftleakError
-from softleak.core.factors import RANK, factor
+from softleak.core.factors import FEWEST_ROUNDINGS, factor
 from softleak.core.families import AnyLabel, Family
 from softleak.core.forward import forward_one, random_tensor, recorded_inputs
 from softleak.core.knowledge import Knowledge
@@ -32,13 +32,12 @@ from softleak.labels.curve import on_simplex, spread_of
 from softleak.labels.local.head_alone import LABEL_EQUATIONS_OUTSIDE, RecursionCurve, trains_bias
 from softleak.labels.search import local_minima
 from softleak.labels.solve import WIDEST
+from softleak.numerics.least_squares import Differentiated, Levenberg
 
 MOVING_DRIFT = 0.3  # of a feature's length: how far it may move over all steps
 MOVING_BEND = 0.03  # of its length: how far it may be from the line between its ends
 MOVING_LABEL_ERROR = 1e-6  # how far entries may be from the family, and from the sum one
 MOVING_SECOND = 0.35  # of the first singular value: a larger second one is no single sample's
-MOVING_DAMPING = 1e-3  # at first, of the diagonal
-MOVING_SETTLED = 1e-6  # a step that lowers the misfit by a smaller part ends it
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +89,7 @@ class MovingHead:
         return cls(target, weight, b, errors, recipe, basis, family)
 
     def moves(self, y: Tensor, features: Tensor) -> list[Tensor]:
-        """Return what has moved (C, r) before every step and at the end, as ``target`` counts it.
-
-        That is for a label (C,) and the features (K, r) before each step, without the decay of the
-        first weights. A trained bias sees a feature of one.
-        """
+        """Return what has moved (C, r) before each step of features (K, r), and at the end."""
         missing = self.target.shape[1] - len(self.basis)
         seen = torch.cat([features, features.new_ones(len(features), missing)], 1)
         moves, memory = [torch.zeros_like(self.target)], None
@@ -112,11 +107,7 @@ class MovingHead:
         return torch.cat([rest.flatten(), label / MOVING_LABEL_ERROR])
 
     def on_a_line(self, z: Tensor, along: Tensor, length: Tensor) -> Tensor:
-        """Return the residual of a feature that moves on a line, and the length of its way.
-
-        ``z`` holds the label (C,), the first feature (r,) and how far it moves in all (r,), of
-        which the part ``along`` (K,) lies behind it before each step.
-        """
+        """Return the residual where the feature moves on a line; ``z`` is the label, first, way."""
         classes, rank = self.sizes
         y, first, way = torch.split(z, [classes, rank, rank])
         left = self.residual(y, first + along[:, None] * way)
@@ -148,44 +139,14 @@ def _noise(subject: Subject, share: GradientShare, name: str) -> float:
     return share.noise(name) / 3**0.5 + own
 
 
-def descend(
-    residual: Callable[..., Tensor], z: Tensor, *others: Tensor, iterations: int
-) -> tuple[Tensor, Tensor]:
-    """Return where Levenberg–Marquardt leads from B starts ``z`` (B, n), and ``‖r‖²`` there (B,).
-
-    ``residual`` is a function of unknowns (n,) and of what else belongs to each start, of which
-    ``others`` (B, …) are. No more than so many ``iterations`` are taken.
-    """
-    value, slope = vmap(residual), vmap(jacfwd(residual))
-    rest = value(z, *others)
-    size = rest.square().sum(1)
-    damping, open_ = torch.full_like(size, MOVING_DAMPING), size.isfinite()
-    for _ in range(iterations):
-        J = slope(z, *others).nan_to_num(0.0)
-        normal = J.mT @ J
-        diagonal = normal.diagonal(dim1=1, dim2=2).clamp_min(1e-300)
-        damped = normal + torch.diag_embed(damping[:, None] * diagonal)
-        step = torch.linalg.solve_ex(damped, (J.mT @ rest[..., None]))[0][..., 0]
-        tried = value(z - step, *others)
-        new = tried.square().sum(1).nan_to_num(torch.inf)
-        better = (new < size) & open_
-        lowered = (size - new) / size
-        z = torch.where(better[:, None], z - step, z)
-        rest = torch.where(better[:, None], tried, rest)
-        size = torch.where(better, new, size)
-        damping = torch.where(better, damping / 10, damping * 5).clamp_min(1e-14)
-        open_ = open_ & (damping < 1e8) & ~(better & (lowered < MOVING_SETTLED))
-        if not bool(open_.any()):
-            break
-    return z, size
-
+# Walks of starts to where the update leads, each by itself.
+QUICK = Levenberg(iterations=30, damping=1e-3, relaxed=0.1, checkpoints=())
+SLOW = replace(QUICK, iterations=100)
 
 WHOLE_HEAD_READINGS = 4  # scalars at which a feature that stays comes nearest to the family
 WHOLE_HEAD_WAYS = (-0.2, -0.05, 0.05, 0.2)  # of its length: ways that are tried
 WHOLE_HEAD_DIRECTIONS = 3  # directions of these ways: the last ones of the basis
-WHOLE_HEAD_QUICK = 30  # steps of every start, on a line
 WHOLE_HEAD_KEPT = 6  # starts that are followed further, those nearest to the update
-WHOLE_HEAD_SLOW = 100  # steps of these
 WHOLE_HEAD_FITS = 4.0  # root mean square, in errors: an update that is explained is below
 WHOLE_HEAD_ERROR_BARS = 4.0  # standard errors that the label's error is stated with
 
@@ -249,14 +210,16 @@ def _followed(equations: MovingHead, z: Tensor) -> tuple[Tensor, Tensor]:
     moves = [equations.moves(*one) for one in zip(z[:, :classes], still, strict=True)]
     sizes = torch.stack([torch.stack([moved.norm() for moved in one]) for one in moves])
     along = sizes[:, :-1] / sizes[:, -1:].clamp_min(1e-300)  # (B, K) of its way, before each step
-    z, size = descend(equations.on_a_line, z, along, length, iterations=WHOLE_HEAD_QUICK)
-    near = size.nan_to_num(torch.inf).argsort()[:WHOLE_HEAD_KEPT]
+    every = torch.arange(len(z), device=z.device)
+    z, size, _ = QUICK.minimise(Differentiated(equations.on_a_line, (along, length)), z, every)
+    near = size.argsort()[:WHOLE_HEAD_KEPT]
     z, along, length = z[near], along[near], length[near]
     y, first, way = torch.split(z, [classes, rank, rank], 1)
     line = first[:, None] + along[..., None] * way[:, None]
     begin = torch.cat([y, line.flatten(1)], 1)
-    found, size = descend(equations.anywhere, begin, line, length, iterations=WHOLE_HEAD_SLOW)
-    best = size.nan_to_num(torch.inf).argmin()
+    problem = Differentiated(equations.anywhere, (line, length))
+    found, size, _ = SLOW.minimise(problem, begin, every[: len(begin)])
+    best = size.argmin()
     return found[best], length[best]
 
 
@@ -330,7 +293,7 @@ def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
     left = float((G - torch.outer(d, x)).norm())
     # The rows of the bias round too, times the input.
     expected = float(G.numel() ** 0.5 * noise + own * len(d) ** 0.5 * x.norm())
-    if left > RANK.fewest_roundings * expected:
+    if left > FEWEST_ROUNDINGS * expected:
         return None
     # What is left of all rows shows how large the roundings really were.
     seen = min(max(left / expected, torch.finfo(torch.double).eps), 1.0)
@@ -346,11 +309,7 @@ SIMPLE_AT_ONCE = 16  # clients that are run together
 
 
 def nearest_simple(residual: Callable[[Tensor], Tensor], start: Tensor) -> list[Tensor]:
-    """Return smoothed and mixed labels (C,) that come near an update, the nearest first.
-
-    The ``residual`` of a label (M,) is how far its update is off. The largest entries of ``start``,
-    what one step would mean, are the classes that may be mixed.
-    """
+    """Return smoothed and mixed labels (C,) that come near an update, the nearest first."""
     corners = torch.eye(len(start), dtype=start.dtype, device=start.device)
     likely = start.argsort(descending=True)[:SIMPLE_MIXED].tolist()
     lines = [(one, torch.full_like(one, 1 / len(start))) for one in corners]
@@ -373,10 +332,7 @@ def nearest_simple(residual: Callable[[Tensor], Tensor], start: Tensor) -> list[
     return list(best)
 
 
-UNROLLED_ITERATIONS = 12  # steps of Gauss–Newton
-UNROLLED_HALVINGS = 6  # times a step is halved until it comes nearer
-UNROLLED_SETTLED = 1e-10  # L1: a step shorter than this ends it
-UNROLLED_LONGEST = 1.0  # L1: the longest step
+UNROLLED_WALK = Levenberg(iterations=12, damping=1e-9, relaxed=0.1, checkpoints=())
 UNROLLED_ROUNDINGS = 16.0  # roundings of a layer's largest entry in the update of one entry
 UNROLLED_FITS = 4.0  # root mean square, in errors: a layer that fits is below
 UNROLLED_ERROR_BARS = 16.0  # standard errors that bound the label's error
@@ -443,11 +399,7 @@ class Unrolled:
 def recover_whole(
     subject: Subject, knowledge: Knowledge, share: GradientShare, recipe: SgdSteps
 ) -> Recovery | None:
-    """Recover the label of one sample on which all layers were trained.
-
-    UNIQUE only if a run of the client on it gives the update of every layer; None if the first
-    layer does not give the input of one sample.
-    """
+    """Recover one sample's label where its input is read; a run of the client proves it."""
     if subject.once(input_layer) is None:
         return None
     mean = mean_gradient(subject, share, recipe)
@@ -504,38 +456,15 @@ def _solve(client: Unrolled, start: Tensor) -> tuple[Tensor, Tensor]:
     Masks of ReLUs flip along the way. If the label that one step would mean does not lead there,
     simple labels are tried one by one, and those that come nearest are where it begins again.
     """
-    enough = UNROLLED_FITS * len(client.sent) ** 0.5
-    found = [_gauss_newton(client, start)]
-    if found[0][2] > enough:
-        for label in nearest_simple(client.residual, start):
-            found.append(_gauss_newton(client, label))
-            if found[-1][2] <= enough:
-                break
-    return min(found, key=lambda one: one[2])[:2]
-
-
-def _gauss_newton(client: Unrolled, y: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Return the label (C,) a start leads to, the residual's derivative there, and its size."""
-    rest = client.residual(y)
-    slope = torch.zeros(len(rest), len(y), dtype=y.dtype, device=y.device)
-    for _ in range(UNROLLED_ITERATIONS):
-        slope = jacfwd(client.residual)(y)
-        normal, right = slope.T @ slope, slope.T @ rest
-        if not bool(normal.isfinite().all()):
+    problem, none = Differentiated(client.residual), torch.zeros(1, dtype=torch.long)
+    enough = UNROLLED_FITS**2 * len(client.sent)
+    best, least, _ = UNROLLED_WALK.minimise(problem, start[None], none)
+    for label in nearest_simple(client.residual, start) if float(least) > enough else ():
+        found, cost, _ = UNROLLED_WALK.minimise(problem, label[None], none)
+        best, least = (found, cost) if float(cost) < float(least) else (best, least)
+        if float(least) <= enough:
             break
-        step = torch.linalg.pinv(normal, hermitian=True) @ right
-        step = step * (UNROLLED_LONGEST / step.abs().sum().clamp_min(UNROLLED_LONGEST))
-        for _ in range(UNROLLED_HALVINGS):
-            tried = client.residual(y - step)
-            if float(tried.norm()) < float(rest.norm()):
-                break
-            step = step / 2
-        else:
-            break
-        y, rest = y - step, tried
-        if float(step.abs().sum()) <= UNROLLED_SETTLED:
-            break
-    return y, slope, float(rest.norm())
+    return best[0], jacfwd(client.residual)(best[0])
 
 
 def _words(status: Status, worst: float, error: float) -> str:

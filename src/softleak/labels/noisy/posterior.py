@@ -87,11 +87,7 @@ def weights_given(A: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def without_last_weight(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what ``weights_given`` does for the other weights, if the last one is zero.
-
-    That is the mean (…, d − 1), a lower triangular root (…, d − 1, d − 1), what is added to the
-    squared misfit (…), and the logarithm (…) of the integral over the others.
-    """
+    """Return what ``weights_given`` does for the other weights, if the last one is zero."""
     covariance = root @ root.mT
     variance = covariance[..., -1, -1].clamp_min(GAUSSIAN_FLOOR**2)
     slope = covariance[..., :-1, -1] / variance[..., None]
@@ -116,11 +112,7 @@ def _root(covariance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def sum_zero_part(rows: Tensor) -> Tensor:
-    """Return the coordinates (…, C − 1) of rows (…, C) in a basis of the vectors that sum to zero.
-
-    The basis is all but the first column of the reflection that swaps the first axis with the
-    direction of equal entries, which costs C operations a row, not C².
-    """
+    """Return coordinates (…, C − 1) of rows (…, C) in a basis of vectors that sum to zero."""
     length = math.sqrt(rows.shape[-1])
     along = (rows[..., :1] * length - rows.sum(-1, keepdim=True)) / (length * (length - 1))
     return rows[..., 1:] + along
@@ -324,10 +316,7 @@ PROBABILITIES_DOUBLE = 2**22  # with more, all steps but the last are taken in f
 
 @dataclass(frozen=True, eq=False)
 class NoisyLogits:
-    """M draws of what a gradient leaves open: noise of the logits (M, C) and normal lengths (M,).
-
-    The lengths stand for those of features, which an unknown scale hides.
-    """
+    """M draws of what is open: noise of logits (M, C), and normal lengths of features (M,)."""
 
     omega: Tensor
     lengths: Tensor

@@ -41,11 +41,7 @@ QUADRATURE_REACH = 7.0  # standard deviations that they span on each side
 
 
 def quadrature(log: LogLikelihood, smallest: float, largest: float) -> tuple[Tensor, Tensor]:
-    """Return nodes and weights by which a density is integrated over ``smallest ≤ |t| ≤ largest``.
-
-    The nodes are scalars (S,) of both signs, close together where the density is, and the weights
-    the widths (S,) that they stand for (the trapezoidal rule). Scalars without weight are left out.
-    """
+    """Return nodes (S,) and widths (S,) to integrate over ``smallest ≤ |t| ≤ largest``."""
     steps = torch.linspace(0, 1, QUADRATURE_COARSE, dtype=torch.double)
     size = smallest * (largest / smallest) ** steps
     sides = [(sign * size, log(sign * size)) for sign in (1.0, -1.0)]
@@ -166,11 +162,7 @@ class Draws:
         return self._some(self.labels.argmax(-1) == index)
 
     def kinds(self, least: float) -> list[Draws]:
-        """Return smoothed and unsmoothed labels apart, where they have this probability at least.
-
-        Which of both a client uses is a habit and not a matter of chance. What is said with a
-        probability has to hold for each that the numbers leave open.
-        """
+        """Return smoothed and unsmoothed labels apart: a client's habit is no chance."""
         parts = (self.plain, ~self.plain)
         return [self._some(part) for part in parts if float(self.label_weight[part].sum()) >= least]
 
@@ -197,11 +189,7 @@ class Draws:
         return torch.stack([each[:, 0].amin(0), each[:, 1].amax(0)])
 
     def shortest_interval(self, mass: float) -> Tensor:
-        """Return the shortest interval (2, C) that holds each entry with this probability.
-
-        The density of an entry may be highest at zero or at one, as that of a one-hot label is. The
-        interval then reaches that end, because labels do lie on the edges of the simplex.
-        """
+        """Return the shortest interval (2, C) of each entry; it reaches an end that is near."""
         values, order = self.labels.T.contiguous().sort(-1)
         weight = self.label_weight[order]
         reached = weight.cumsum(-1)
@@ -249,12 +237,7 @@ def draw_from_prior(posterior: Posterior) -> Draws:
 
 
 def draw_labels(posterior: Posterior) -> tuple[Tensor, Tensor]:
-    """Return labels (R, C) drawn from the family's prior, equally many from every simplex.
-
-    The second tensor (R,) tells which of them are on a face that has a probability of its own.
-    The gamma variables of a Dirichlet distribution with whole concentrations are sums of
-    exponential variables.
-    """
+    """Return labels (R, C) drawn from the family's prior, equally many from every simplex."""
     simplices = posterior.simplices
     generator = torch.Generator().manual_seed(0)
     count, each = len(simplices.origin), PRIOR_SAMPLING_LABELS
@@ -276,12 +259,7 @@ ANSWER_UNFIT = 1e-6  # a family does not fit if a misfit as large as the one see
 
 
 def answer(posterior: Posterior, draws: Draws, spectrum: Spectrum) -> Recovery:
-    """Return the recovery that the draws of a posterior amount to.
-
-    The label is the mean of those labels in which the most probable class leads. Interval and error
-    are taken over all draws, whatever class leads. Where the noise is not what the model assumes,
-    these figures are not calibrated and are left out.
-    """
+    """Return the recovery that the draws of a posterior amount to."""
     signal = posterior.signal
     probable = draws.classes()
     index = int(probable.argmax())
@@ -359,12 +337,7 @@ BEHIND_NOISE_WIDTHS = 8.0  # standard deviations of the typical length that such
 def recover_noisy(
     subject: Subject, knowledge: Knowledge, share: GradientShare, G: Tensor, spectrum: Spectrum
 ) -> Recovery:
-    """Recover the most probable label behind one share, whose head gradient ``G`` (C, I) is noisy.
-
-    PROBABLE or a GUESS, or NO_SOLUTION if noise does not explain how far the family is from the
-    gradient. A family that offers no simplices gets a GUESS without a label, whose message says
-    what to add.
-    """
+    """Recover the most probable label behind a noisy head gradient ``G`` (C, I), never a proof."""
     typical = subject.once(Typical.of)
     signal = Signal.of(subject.head, *spectrum.light(G, typical.direction), typical)
     if signal.sigma == 0:

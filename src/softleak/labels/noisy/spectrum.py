@@ -43,11 +43,7 @@ class Typical:
     doubt: float = math.inf  # its standard deviation; infinite if every length is equally likely
 
     def log_prior(self, along: Tensor, error: float, tau: Tensor) -> Tensor:
-        """Return the log density (S,) of scalars τ (S,) with respect to d log τ.
-
-        The feature ``(σ/τ) v`` has the length ``along / τ`` in the usual direction, where ``along``
-        is that of the gradient and has an ``error``.
-        """
+        """Return the log density (S,) of scalars τ (S,), by d log τ, of lengths ``along / τ``."""
         if math.isinf(self.doubt):
             return torch.zeros_like(tau)
         variance = self.doubt**2 + (error / along).square()
@@ -177,11 +173,7 @@ class Spectrum:
         return cls(math.sqrt(noise), max(above, 1), even, heavy, clear)
 
     def light(self, G: Tensor, usual: Tensor) -> tuple[Tensor, float]:
-        """Return ``G`` (C, I) and its noise, with heavy tails cut off where they hide the signal.
-
-        The part of ``G`` along the ``usual`` direction of features (I,) is an average over many
-        entries. It is kept as it is.
-        """
+        """Return ``G`` and its noise, heavy tails cut off across the ``usual`` direction (I,)."""
         if self.clear or not self.heavy:
             return G, self.noise
         kept, far = torch.outer(G @ usual, usual), SPECTRUM_FAR * self.noise
@@ -289,10 +281,7 @@ class Signal:
 
 
 def _spike(energy: Tensor, noise: float, classes: int, inputs: int) -> float:
-    """Return the signal in the largest ``‖Gᵀu‖²``, or zero if it does not stand out of the noise.
-
-    A spike of energy q appears as ``(q + I s²)(q + C s²)/q``. Below ``√(I C) s²`` it is invisible.
-    """
+    """Return the energy q that is seen as ``(q + I s²)(q + C s²)/q``, or zero if noise hides it."""
     wide, narrow = inputs * noise**2, (classes - 1) * noise**2
     half = (float(energy) - wide - narrow) / 2
     if half**2 <= wide * narrow or half <= 0:
@@ -301,11 +290,7 @@ def _spike(energy: Tensor, noise: float, classes: int, inputs: int) -> float:
 
 
 def _direction(values: Tensor, vectors: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Return mean (C,) and covariance (C, C) of ``u``, of density ``exp(uᵀ K u / 2s²)``.
-
-    ``K`` has these eigenvalues (C,) and eigenvectors (C, C), in ascending order. The first
-    eigenvector is that of equal entries: entries of ``u`` sum to zero.
-    """
+    """Return mean (C,) and covariance (C, C) of ``u``, of density ``exp(uᵀ K u / 2s²)``."""
     classes = len(values)
     spread = (noise**2 / (values[-1] - values[:-1]).clamp_min(SIGNAL_SMALLEST)).sqrt()
     generator = torch.Generator().manual_seed(0)

@@ -24,14 +24,14 @@ import softleak as sl
 from benchmarks.smooth_networks import KINDS, build, images
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
-from softleak.matching.gauss_newton.model import NormalEquations
+from softleak.matching.gauss_newton.descent import NormalEquations
+from softleak.matching.gauss_newton.equations import BatchEquations, BatchKnowledge
 
 NAIVE_CHUNK = 96
 STEP_DAMPING = 1e-3
 
 
-def naive_step(equations: ShareEquations, rows: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+def naive_step(equations: BatchEquations, rows: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """Return the damped step (n,) as a textbook computes it."""
     n, weight, r = len(z), equations.weight.float(), equations.residual(z)
     found = []
@@ -70,7 +70,7 @@ def main() -> None:
     share = sl.capture(model, x[0], y[0])
     subject = Subject.of(model, tuple(x.shape[1:]))
     own = GaussNewton().model(subject, tuple(share), tuple(x.shape))
-    equations = ShareEquations.of(own.exact, share, BatchKnowledge(y.double()), torch.float32)
+    equations = BatchKnowledge(y.double()).equations(own.exact, share, torch.float32)
     z = own.exact.pack(0.9 * x.double(), y.double())
     products = own.products(torch.float32)
 

@@ -20,7 +20,7 @@ from softleak.core.results import Status
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
 from softleak.matching.gauss_newton.certificate import find_look_alike
-from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
+from softleak.matching.gauss_newton.equations import BatchKnowledge
 from tests.integration import strangers as s
 from tests.properties import twins
 from tests.unit.batches.test_sure_networks import CLASSES, WIDTH, feature, smoothed, sure_head
@@ -176,7 +176,7 @@ def look_alike(model: nn.Module, x: Tensor, y: Tensor) -> str:
     """Return what the certificate finds at the true input that leaves what is sent as it is."""
     subject, share = Subject.of(model, tuple(x.shape)), sl.capture(model, x, y)
     exact = GaussNewton().model(subject, tuple(subject.parameters), (1, *x.shape)).exact
-    equations = ShareEquations.of(exact, share, BatchKnowledge(y[None]), torch.float64)
+    equations = BatchKnowledge(y[None]).equations(exact, share, torch.float64)
     z, error = exact.pack(x[None], y[None]), torch.full_like(x[None], 1e-9)
     return find_look_alike(equations, z, error, 10.0)
 

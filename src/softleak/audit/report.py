@@ -22,7 +22,7 @@ from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
 from softleak.bounds.hidden import Hiding
 from softleak.core.errors import LeakFound
-from softleak.core.fit import Fit
+from softleak.core.fit import Explanation, Fit, Topic
 from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import CrossEntropy
@@ -135,6 +135,7 @@ class FeatureFinding:
     entries: int
     error: float
     proved: bool
+    up_to_length: bool = False  # whether a loss with a temperature would give it another length
 
     @classmethod
     def of(cls, recovery: Recovery) -> FeatureFinding:
@@ -148,7 +149,8 @@ class FeatureFinding:
         one = recovery.complete and len(recovery.solutions) == 1
         proved = sure or one or _decided(recovery)
         error = recovery.feature_error
-        return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR)
+        free = recovery.fit[Topic.LOSS].explanation is Explanation.ANY_TEMPERATURE
+        return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR, free)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status, Told, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.labels.composition import Batch, BatchReader, longest_step
+from softleak.labels.composition import MOST_SMOOTHED, UNLIKELY, Batch, BatchReader, longest_step
 from softleak.labels.local.proportions import ProportionReader, StandIns
 from softleak.labels.otherwise import is_sign_pattern, without_decay
 
@@ -115,8 +115,9 @@ def _read(
 def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
     """Return the classes for which ``p − y`` is negative: steps of Adam keep signs.
 
-    A class of no sample is lowered in every step. What is far smaller than the largest entry is
-    what a decoupled weight decay moves.
+    A class of no sample is lowered in every step, unless labels are smoothed and the model gives it
+    less than they do. What is far smaller than the largest entry is what a decoupled weight decay
+    moves.
     """
     head = reader.head
     negative = torch.zeros(head.classes, dtype=torch.bool)
@@ -127,10 +128,12 @@ def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
     elif reader.never_negative:
         negative = (share[name].cpu() < -SIGN_PART * share.largest(name)).any(1)
     raised = tuple(negative.nonzero()[:, 0].tolist())
+    likely = reader.least_likely > UNLIKELY * MOST_SMOOTHED / head.classes
+    present = tuple(j for j in raised if likely[j])
     attacked = _could_prove(reader, share)
     reasons = [] if attacked else [because(Why.NO_SIGN_ATTACK_ON_SIGNS)]
     reasons.append(because(Why.SIGNS_PROVE, classes=len(raised)))
-    return CompositionFinding(1, raised, None, tuple(reasons), attacked, signs=True, raised=raised)
+    return CompositionFinding(1, present, None, tuple(reasons), attacked, signs=True, raised=raised)
 
 
 def counted(
@@ -161,19 +164,21 @@ def _bounded(
     head, estimated = reader.head, batch.counts.tolist()
     if not head.has_bias or head.bias_name not in share:
         return Counts(tuple(estimated)), because(Why.COUNTS_ESTIMATED)
-    mean = share[head.bias_name].double() / longest_step(share)
-    bounds = enumerate((-samples * mean).tolist())
+    longest = longest_step(share)
+    bounds = (-samples / longest * share[head.bias_name].double()).tolist()
     floor = samples / head.classes  # smoothing moves a label towards this, from either side
     low = [
         max(math.ceil(bound - COUNT_SLACK) if bound > floor else 0, int(i in batch.present))
-        for i, bound in bounds
+        for i, bound in enumerate(bounds)
     ]
-    spare = samples - sum(low)
-    if spare < 0:
-        return None, because(Why.TOO_FEW_SAMPLES, least=sum(low), samples=samples)
+    # At the rate that was stated, all of them are not more samples than there are.
+    least = sum(max(math.ceil(b * longest - COUNT_SLACK), 0) for b in bounds if b * longest > floor)
+    least, spare = max(least, sum(low)), samples - sum(low)
+    if least > samples:
+        return None, because(Why.TOO_FEW_SAMPLES, least=least, samples=samples)
     high = [least + spare for least in low]
     within = [min(max(n, a), b) for n, a, b in zip(estimated, low, high, strict=True)]
-    return Counts(tuple(within), tuple(low), tuple(high)), ""
+    return Counts(tuple(within), tuple(low), tuple(high)), because(Why.COUNTED, samples=samples)
 
 
 def _could_prove(reader: BatchReader, share: GradientShare) -> bool:

@@ -69,6 +69,7 @@ class Why(Enum):
     OTHERWISE = auto()  # classes
     NOT_ONE_STEP = auto()  # samples
     COUNTS_ESTIMATED = auto()
+    COUNTED = auto()  # samples
     TOO_FEW_SAMPLES = auto()  # least, samples
     PARTS = auto()  # parts: (class, mean, low, high) each; message
     PARTS_NOT_ESTIMATED = auto()  # error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict, TypeVar
 
@@ -50,6 +50,7 @@ from softleak.matching.tasks import (
     Image,
     Job,
     LabelSource,
+    LabelStart,
     Noise,
     Recovered,
     RecoveredLabel,
@@ -58,6 +59,7 @@ from softleak.matching.tasks import (
     targets,
 )
 
+CONTRAST = 0.05  # of the noise that a search begins with; small noise is nearly grey
 NEAR_ATTEMPTS = 3  # how many attempts differ in how their steps are damped, not only in their start
 
 
@@ -70,11 +72,11 @@ class Prover:
     attempts: int  # at each job, until one explains the share; three begin at a near start
     stopping: Stopping  # what may end the run
 
-    def run(self, job: Job) -> Reconstruction:
-        """Return the best solution over all starts and all labels that may be the true one."""
+    def run(self, job: Job, knowledge: Iterable[BatchKnowledge] | None = None) -> Reconstruction:
+        """Return the best solution over all starts and all that may be known of the sample."""
         found: list[NewtonSolution] = []
         try:
-            for known in knowledge_of(job):
+            for known in knowledge_of(job) if knowledge is None else knowledge:
                 starts = [self._drawn(job, attempt) for attempt in range(self.attempts)]
                 found.append(
                     solve_from_starts(
@@ -112,7 +114,7 @@ class Prover:
         """Return inputs (B, …) to begin with, of little contrast unless the start is near."""
         near = job.start.near and attempt < NEAR_ATTEMPTS
         drawn = job.start.draw(job.shape, 0 if near else attempt).double()
-        start = drawn if near else drawn * self.method.contrast
+        start = drawn if near else drawn * CONTRAST
         return start if job.batch else start[None]
 
     def _answer(self, found: NewtonSolution, job: Job) -> Reconstruction:
@@ -596,7 +598,7 @@ def reconstruct_batch(
             count with a relative error of 1e-4.
         label_error: the error of each entry of the labels.
         method: how the equations are solved; by default ``GaussNewton()``.
-        start: where the inputs begin; by default at nearly grey noise.
+        start: where the inputs (B, …) begin; by default at nearly grey noise.
         restarts: how many further starts are tried until one explains the share.
 
     Returns:
@@ -620,17 +622,8 @@ def reconstruct_batch(
         raise LabelError(
             f"expected labels of shape (B, {subject.head.classes}), got {tuple(labels.shape)}"
         )
-    solver = method or GaussNewton()
+    solver, begin = method or GaussNewton(), start or Noise()
     known = BatchKnowledge(labels, label_error, features, 0.0 if features is None else 1e-4)
     stopping = Stopping(solver.evaluations * (restarts + 1), solver.seconds)
-    begin = start or Noise()
-
-    def drawn(attempt: int) -> Tensor:
-        """Return inputs (B, …) to begin with, of little contrast unless they are near already."""
-        contrast = 1.0 if begin.near and attempt == 0 else solver.contrast
-        numbers = range(attempt * len(labels), (attempt + 1) * len(labels))
-        return torch.stack([begin.draw(shape, number) for number in numbers]).double() * contrast
-
-    starts = [drawn(attempt) for attempt in range(restarts + 1)]
-    found = solve_from_starts(solver, subject, share, known, starts, stopping, begin.near)
-    return described(found, stopping)
+    job = Job(share, (len(labels), *shape), LabelStart(labels, free=False), None, begin)
+    return Prover(solver, subject, restarts + 1, stopping).run(job, [known])

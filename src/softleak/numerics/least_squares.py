@@ -18,20 +18,20 @@ from torch.func import jacfwd, vmap
 
 def conjugate_gradients(
     normal: Callable[[Tensor], Tensor], right: Tensor, inverse: Callable[[Tensor], Tensor],
-    steps: int, tolerance: float = 0.0,
+    steps: int, tolerance: float = 0.0, over: Callable[[], bool] = lambda: False,
 ) -> Tensor:  # fmt: skip
     """Return an approximate solution (n,) of ``N x = right``, starting from zero.
 
     ``normal`` and ``inverse`` give the products of a vector (n,) with N, symmetric and positive
     definite, and with an approximate inverse of it. At most ``steps`` are taken, until the squared
     error ``rᵀ N⁻¹ r`` of the residual r is below ``tolerance``: if N is the inverse covariance of
-    x, this is the squared distance in standard errors.
+    x, this is the squared distance in standard errors. It ends at once where ``over`` is true.
     """
     x, rest = torch.zeros_like(right), right
     pre = inverse(rest)
     direction, size = pre, rest @ pre
     for _ in range(steps):
-        if not size > tolerance:
+        if not size > tolerance or over():
             break
         moved = normal(direction)
         step = size / (direction @ moved)

@@ -39,6 +39,8 @@ EXPLAINED: Mapping[Explanation, str] = {
     Explanation.NO_LABEL: "The update means no label under the loss that was stated.",
     Explanation.MARGIN: "The update is that of a margin loss: all violated margins count alike.",
     Explanation.TEMPERATURE: "The loss divides the logits by a temperature of {number:.4g}.",
+    Explanation.ANY_TEMPERATURE: "A loss that divides the logits by a temperature would send the "
+    "same, with the same label and a feature that is so many times as long.",
     Explanation.OTHER_LOSS: "The update is not that of a softmax cross-entropy: the rows of the "
     "head's gradient do not add up to zero.",
     Explanation.OTHER_WEIGHTS: "The update was not computed at these weights: at them it means no "
@@ -273,7 +275,13 @@ def _of_noise(knowledge: Knowledge, recovery: Recovery, absent: bool) -> str:
 def _of_label(knowledge: Knowledge, recovery: Recovery) -> str:
     if knowledge.other_loss is not None:
         return f"The loss was stated: {LOSS_NAMES.get(recovery.loss.name, recovery.loss.name)}."
-    if recovery.fit[Topic.LOSS].explanation is not Explanation.NONE:
+    loss = recovery.fit[Topic.LOSS].explanation
+    if loss is Explanation.ANY_TEMPERATURE:
+        return (
+            "The label is one-hot, smoothed, or a smoothed mix of two classes. The length of the "
+            "feature is that under a loss without a temperature, which the numbers do not tell."
+        )
+    if loss is not Explanation.NONE:
         return (
             "The loss was not stated: it is the one under which the numbers mean a label of zeros "
             "and ones, perhaps smoothed."

@@ -120,6 +120,8 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     Why.SCALE_UNKNOWN: "classes were not counted, because the scale of the update is unknown",
     Why.OTHERWISE: _otherwise,
     Why.NOT_ONE_STEP: "it is not one step on {samples} samples, so that classes were not counted",
+    Why.COUNTED: "the bounds of counts hold if it is the mean gradient of one step on {samples} "
+    "samples",
     Why.COUNTS_ESTIMATED: "the counts are an estimate whose error is not known",
     Why.TOO_FEW_SAMPLES: "its classes take {least} samples or more if each sample has one class, "
     "and {samples} were said: either labels are mixed, or it is not the mean gradient of one step "

@@ -222,7 +222,9 @@ def feature_words(report: AuditReport) -> str:
         return features_words(report.samples)
     if report.feature.proved:
         error = written(report.feature.error)
-        return f"all {report.feature.entries} entries, to a relative error of {error}"
+        free = report.feature.up_to_length
+        rest = " if the loss has no temperature, else up to one factor" if free else ""
+        return f"all {report.feature.entries} entries, to a relative error of {error}{rest}"
     if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
         return "not attacked: the update mixes several samples or steps"
     return f"not proved; {_failed(report, Leak.FEATURE)}"

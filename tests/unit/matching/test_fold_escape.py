@@ -9,15 +9,10 @@ from torch import nn
 import softleak as sl
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.descent import (
-    DampedDescent,
-    FoldedUnits,
-    FoldEscape,
-    Walk,
-    explained,
-)
-from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
-from softleak.matching.gauss_newton.model import LinearisedShare
+from softleak.matching.gauss_newton.descent import DampedDescent, NormalSteps, Walk
+from softleak.matching.gauss_newton.equations import BatchKnowledge
+from softleak.matching.gauss_newton.escape import FoldedUnits, FoldEscape, explained
+from softleak.matching.gauss_newton.metric import Metric
 from softleak.matching.reconstruction import Stopping
 
 
@@ -26,8 +21,9 @@ def linearised_of(network, x, y):
     share = sl.capture(network, x[0], y[0])
     subject = Subject.of(network, tuple(x.shape[1:]))
     model = GaussNewton(memory=1 << 28).model(subject, tuple(share), tuple(x.shape))
-    equations = ShareEquations.of(model.exact, share, BatchKnowledge(y.double()), torch.float32)
-    return LinearisedShare(model, equations, 2.0), model.exact.pack(x.double(), y.double())
+    equations = BatchKnowledge(y.double()).equations(model.exact, share, torch.float32)
+    metric = Metric.of_images(model.exact.shape, 2.0)
+    return NormalSteps(model, equations, metric), model.exact.pack(x.double(), y.double())
 
 
 def perceptron_share(act):
@@ -139,7 +135,7 @@ def test_a_move_that_does_not_help_is_given_up(folded):
 def test_what_is_stuck_and_hopeless_is_not_tried_in_float64(folded):
     linearised, truth, _ = folded
     descent = DampedDescent(slow=0.0, patience=1, precise=0.0, hopeless=0.0)  # stuck at once
-    walk = descent(linearised.equations, truth + 0.1, linearised, Stopping(60))
+    walk = descent(linearised, truth + 0.1, Stopping(60))
     assert walk.stuck
     assert walk.normal is None
     assert walk.steps == 1

@@ -20,9 +20,9 @@ from softleak.core.errors import LabelError, OptionError
 from softleak.core.results import Status
 from softleak.core.subject import Subject
 from softleak.matching import Adam, GaussNewton, Image, reconstruct_batch
-from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge, ShareEquations
-from softleak.matching.gauss_newton.model import NewtonModel, NormalEquations
-from softleak.matching.gauss_newton.products import TangentProducts
+from softleak.matching.gauss_newton.descent import NormalEquations
+from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge
+from softleak.matching.gauss_newton.products import NewtonModel, TangentProducts
 
 FAST = GaussNewton(memory=1 << 28)
 
@@ -57,9 +57,7 @@ def subject(smooth):
 def equations_of(subject, x, y, **known):
     share = sl.capture(subject.model, x, y)
     model = FAST.model(subject, tuple(share), tuple(x.shape))
-    return model, ShareEquations.of(
-        model.exact, share, BatchKnowledge(y.double(), **known), torch.float32
-    )
+    return model, BatchKnowledge(y.double(), **known).equations(model.exact, share, torch.float32)
 
 
 def test_the_rows_are_what_the_client_sends(subject):

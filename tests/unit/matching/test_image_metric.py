@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from softleak.matching import GaussNewton
-from softleak.matching.gauss_newton.model import NormalEquations, cosine_basis, roughness_metric
+from softleak.matching.gauss_newton.descent import NormalEquations
+from softleak.matching.gauss_newton.metric import Metric, cosine_basis
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 16])
@@ -18,7 +17,7 @@ def test_cosines_are_orthonormal(length):
 
 
 def test_the_metric_grows_with_the_frequency_along_both_axes():
-    metric = roughness_metric((2, 3, 4, 6), 1.0)
+    metric = Metric.of_images((2, 3, 4, 6), 1.0).matrix
     assert metric.shape == (24, 24)
     assert float(metric.diagonal().mean()) == pytest.approx(1.0)
 
@@ -37,19 +36,19 @@ def test_the_metric_grows_with_the_frequency_along_both_axes():
     ("shape", "power"), [((1, 12), 1.0), ((1, 3, 4, 4), 0.0), ((1, 3, 1, 1), 1.0)]
 )
 def test_what_is_no_image_has_no_metric(shape, power):
-    assert roughness_metric(shape, power) is None
+    assert Metric.of_images(shape, power).covered == 0
 
 
 def test_a_step_is_damped_by_the_metric_for_each_channel_and_by_the_diagonal_for_labels():
     generator = torch.Generator().manual_seed(0)
     jacobian = torch.randn(2 * 4 + 3, 40, generator=generator, dtype=torch.double)
     r = torch.randn(40, generator=generator, dtype=torch.double)
-    metric, damping = roughness_metric((1, 2, 2, 2), 1.0), 0.3
-    normal = replace(NormalEquations.of(jacobian, r), metric=metric, pixels=8)
+    metric, damping = Metric.of_images((1, 2, 2, 2), 1.0), 0.3
+    normal = NormalEquations.of(jacobian, r, metric)
     step, promised = normal.step(damping)
     h = jacobian @ jacobian.T
     lengths = torch.block_diag(
-        *[metric * h.diagonal()[:8].mean()] * 2, torch.diag(h.diagonal()[8:])
+        *[metric.matrix * h.diagonal()[:8].mean()] * 2, torch.diag(h.diagonal()[8:])
     )
     assert torch.allclose((h + damping * lengths) @ step, jacobian @ r)
     after = (r - step @ jacobian).square().sum()

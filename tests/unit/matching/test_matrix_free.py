@@ -12,12 +12,11 @@ import softleak as sl
 from softleak.core.results import Status
 from softleak.matching import GaussNewton, Image
 from softleak.matching.gauss_newton.descent import (
+    DampedDescent,
     DampedProducts,
-    ImageLengths,
-    MatrixFree,
-    conjugate_step,
+    MatrixFreeSteps,
 )
-from softleak.matching.gauss_newton.model import roughness_metric
+from softleak.matching.gauss_newton.metric import Metric
 from softleak.matching.reconstruction import Stopping, Watch
 
 SHAPE = (2, 3, 4, 6)
@@ -30,13 +29,13 @@ def numbers(*shape):
 
 def problem_of(jacobian, damping):
     scale = jacobian.square().sum(0).sqrt()
-    lengths = ImageLengths.of(SHAPE, 1.0)
+    lengths = Metric.of_images(SHAPE, 1.0)
     return DampedProducts(lambda v: jacobian @ v, lambda r: r @ jacobian, scale, lengths, damping)
 
 
 def test_lengths_are_those_of_the_metric_for_each_channel_and_one_for_labels():
-    u, metric = numbers(PIXELS + 5), roughness_metric(SHAPE, 1.0)
-    found = ImageLengths.of(SHAPE, 1.0).scaled(u, lambda values: values)
+    u, metric = numbers(PIXELS + 5), Metric.of_images(SHAPE, 1.0).matrix
+    found = Metric.of_images(SHAPE, 1.0).scaled(u, lambda values: values)
     known = torch.cat([(u[:PIXELS].view(-1, 24) @ metric).reshape(-1), u[PIXELS:]])
     assert torch.allclose(found, known)
 
@@ -44,25 +43,25 @@ def test_lengths_are_those_of_the_metric_for_each_channel_and_one_for_labels():
 @pytest.mark.parametrize(("shape", "power"), [((2, 72), 1.0), (SHAPE, 0.0)])
 def test_without_a_metric_all_changes_are_equally_long(shape, power):
     u = numbers(PIXELS + 5)
-    assert torch.equal(ImageLengths.of(shape, power).scaled(u, lambda values: 3 * values), 3 * u)
+    assert torch.equal(Metric.of_images(shape, power).scaled(u, lambda values: 3 * values), 3 * u)
 
 
 def test_a_step_solves_the_damped_normal_equations():
     jacobian, r, damping = numbers(400, PIXELS + 5), numbers(400), 0.3
     problem = problem_of(jacobian, damping)
-    step = conjugate_step(problem, r, Stopping(1), forcing=1e-12)
-    metric = torch.block_diag(*[roughness_metric(SHAPE, 1.0)] * 6, torch.eye(5).double())
+    s, left = problem.step(r, Stopping(1), forcing=1e-12)
+    metric = torch.block_diag(*[Metric.of_images(SHAPE, 1.0).matrix] * 6, torch.eye(5).double())
     damped = jacobian.T @ jacobian + damping * metric * problem.scale[:, None] * problem.scale
-    assert torch.allclose(damped @ step.s, jacobian.T @ r)
-    assert torch.allclose(step.left, r - jacobian @ step.s)
+    assert torch.allclose(damped @ s, jacobian.T @ r)
+    assert torch.allclose(left, r - jacobian @ s)
 
 
 def test_a_step_is_cut_short_when_somebody_asks_to_stop():
     watch = Watch()
     watch.stop()
     problem = problem_of(numbers(400, PIXELS + 5), 0.3)
-    step = conjugate_step(problem, numbers(400), Stopping(1, watch=watch))
-    assert not step.s.any()
+    s, _ = problem.step(numbers(400), Stopping(1, watch=watch))
+    assert not s.any()
 
 
 def test_unknowns_are_counted_in_units_of_what_the_equations_say_unless_that_is_known():
@@ -75,22 +74,27 @@ def test_unknowns_are_counted_in_units_of_what_the_equations_say_unless_that_is_
         def against(self, z):
             return lambda r: r @ jacobian
 
-    equations, lengths = SimpleNamespace(weight=weight), ImageLengths((1, 12), None)
+    equations, lengths = SimpleNamespace(weight=weight), Metric()
     z, r = torch.zeros(12).double(), numbers(40)
     found = DampedProducts.of(equations, Linear(), lengths, z, 0.1, probes=3000)
     weighted = jacobian * weight[:, None]
     assert torch.allclose(found.scale, weighted.norm(dim=0), rtol=0.1)
-    assert torch.allclose(found.carried(z + 1), weighted @ (1 / found.scale))
-    assert torch.allclose(found.slope(r), (r @ weighted) / found.scale)
+    assert torch.allclose(found.along(z + 1), weighted.sum(1))
+    assert torch.allclose(found.back(r), r @ weighted)
     again = DampedProducts.of(equations, Linear(), lengths, z, 0.1, scale=found.scale)
     assert again.scale is found.scale
+
+
+WALK = DampedDescent(slow=0.95, patience=5)
 
 
 class BentValley:
     """Rosenbrock's equations, whose valley bends: a long step along it leaves the floor."""
 
     weight = torch.full((2,), 1e6).double()
-    function = SimpleNamespace(shape=(1, 2))
+
+    def products(self, dtype):
+        return self
 
     def residual(self, z):
         return torch.stack([10 * (z[1] - z[0] ** 2), 1 - z[0]]) * self.weight
@@ -108,7 +112,7 @@ class BentValley:
 def test_a_long_step_is_mended_where_the_equations_bend():
     valley, begin = BentValley(), torch.tensor([-1.2, 1.0]).double()
     mended, plain = (
-        MatrixFree(mending=mending)(valley, begin, lambda _: valley, Stopping(60))
+        WALK(MatrixFreeSteps(valley, valley, Metric(), mending), begin, Stopping(60))
         for mending in (20, 0)
     )
     assert torch.allclose(mended.z, torch.ones(2).double(), atol=1e-4)

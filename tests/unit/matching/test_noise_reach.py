@@ -13,7 +13,7 @@ import softleak as sl
 from softleak.core.errors import ModelError
 from softleak.core.subject import Subject
 from softleak.defenses import Clip, GaussianNoise, Prune, Withhold
-from softleak.matching.gauss_newton.model import COLOUR_CORRELATION, CONTRAST, image_precision
+from softleak.matching.gauss_newton.metric import COLOUR_CORRELATION, CONTRAST, image_precision
 from softleak.matching.gauss_newton.reach import NoiseReach
 
 SHAPE = (3, 4, 5)

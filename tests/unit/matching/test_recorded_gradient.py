@@ -9,9 +9,9 @@ from torch import nn
 from torch.func import jvp
 
 from softleak.core.subject import Subject
-from softleak.matching.gauss_newton.model import NewtonModel
 from softleak.matching.gauss_newton.products import (
     Linearisation,
+    NewtonModel,
     TangentProducts,
     record_operations,
 )

@@ -14,9 +14,9 @@ from benchmarks.gauss_newton_wrong import SHAPE, SmallResidual
 from softleak.core.subject import Subject
 from softleak.matching import GaussNewton
 from softleak.matching.gauss_newton.certificate import Certifier
-from softleak.matching.gauss_newton.descent import DampedDescent
-from softleak.matching.gauss_newton.equations import BatchKnowledge, ShareEquations
-from softleak.matching.gauss_newton.model import LinearisedShare
+from softleak.matching.gauss_newton.descent import DampedDescent, NormalSteps
+from softleak.matching.gauss_newton.equations import BatchKnowledge
+from softleak.matching.gauss_newton.metric import Metric
 from softleak.matching.reconstruction import Stopping
 
 
@@ -31,15 +31,15 @@ def solved():
     share = sl.capture(network, x[0], y[0])
     method = GaussNewton(memory=1 << 28)
     model = method.model(Subject.of(network, SHAPE), tuple(share), tuple(x.shape))
-    equations = ShareEquations.of(model.exact, share, BatchKnowledge(y.double()), torch.float32)
+    equations = BatchKnowledge(y.double()).equations(model.exact, share, torch.float32)
     near = x + 0.03 * torch.randn(x.shape, generator=generator)
     return model, equations, x.double(), model.exact.pack(near.double(), y.double())
 
 
 def walked(solved, repeats):
     model, equations, _, z = solved
-    linearised = LinearisedShare(model, equations, 2.0)
-    return DampedDescent(repeats=repeats)(equations, z, linearised, Stopping(60))
+    linearised = NormalSteps(model, equations, Metric.of_images(model.exact.shape, 2.0))
+    return DampedDescent(repeats=repeats)(linearised, z, Stopping(60))
 
 
 def test_steps_that_share_a_matrix_lead_to_the_same_place_with_fewer_matrices(solved):
@@ -58,9 +58,9 @@ def test_every_further_step_lowers_the_misfit(solved):
 
 def test_the_slope_of_a_moved_matrix_is_that_of_its_place(solved):
     model, equations, _, z = solved
-    linearised = LinearisedShare(model, equations, 2.0)
+    linearised = NormalSteps(model, equations, Metric.of_images(model.exact.shape, 2.0))
     r = equations.residual(z)
-    own = linearised(z, r, torch.float64)
+    own = linearised.linearised(z, r, torch.float64)
     moved = linearised.moved(replace(own, slope=torch.zeros_like(own.slope)), z, r)
     assert torch.allclose(moved.slope, own.slope, rtol=1e-7, atol=1e-9 * float(own.slope.norm()))
 

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.func import jacrev
 
 from softleak.core.forward import logits_of, watched
-from softleak.matching.gauss_newton.descent import Walk, root_mean_square
-from softleak.matching.gauss_newton.equations import BatchFunction, ShareEquations
-from softleak.matching.gauss_newton.model import IMAGE_AXES, NormalEquations
+from softleak.matching.gauss_newton.descent import NormalEquations, Walk, root_mean_square
+from softleak.matching.gauss_newton.equations import BatchEquations, BatchFunction
+from softleak.matching.gauss_newton.metric import IMAGE_AXES
 from softleak.matching.gauss_newton.products import TangentProducts
 from softleak.matching.reconstruction import Certificate
 
@@ -292,7 +292,7 @@ def _most_different(x: Tensor, block: tuple[int, ...], axis: int) -> tuple[slice
     return tuple(slice(at * step, at * step + step) for at, step in places)
 
 
-def find_look_alike(equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> str:
+def find_look_alike(equations: BatchEquations, z: Tensor, error: Tensor, margin: float) -> str:
     """Return what could be done to the inputs without changing what they send, or nothing.
 
     Other inputs, further off than the standard ``error`` of each entry, send the same if their
@@ -337,7 +337,7 @@ POINTS = 96  # values of an entry that are tried near those of the input, and fa
 BEYOND = 32.0  # how far values reach beyond those of the input, at least by its range
 
 
-def another_value(equations: ShareEquations, z: Tensor, error: Tensor, margin: float) -> bool:
+def another_value(equations: BatchEquations, z: Tensor, error: Tensor, margin: float) -> bool:
     """Return whether another value of an entry explains the share, as ``find_look_alike``."""
     flat = z[: equations.function.pixels]
     order = flat.argsort().tolist()
@@ -354,7 +354,7 @@ def another_value(equations: ShareEquations, z: Tensor, error: Tensor, margin: f
 
 
 def _explains(
-    equations: ShareEquations, z: Tensor, at: int, values: list[float], near: float, margin: float
+    equations: BatchEquations, z: Tensor, at: int, values: list[float], near: float, margin: float
 ) -> bool:
     """Return whether a value that is not near the entry's own one leaves no misfit."""
 
@@ -413,7 +413,7 @@ def spread_of(normal: NormalEquations, pushed: Tensor, pixels: int) -> Spread:
 
 
 def draw_errors(
-    equations: ShareEquations, client: BatchFunction, z: Tensor,
+    equations: BatchEquations, client: BatchFunction, z: Tensor,
     count: int = 6, jitter: float = 1e-3,
 ) -> Tensor:  # fmt: skip
     """Return errors (count, R) that a share of these inputs may carry, in standard errors.
@@ -442,7 +442,7 @@ def draw_errors(
     return torch.stack(drawn)
 
 
-def _sent(equations: ShareEquations, rows: Tensor) -> Tensor:
+def _sent(equations: BatchEquations, rows: Tensor) -> Tensor:
     """Return rows (R,) as they arrive: gradients rounded to the dtype they were sent in."""
     parts = equations.parted(rows).items()
     return torch.cat(
@@ -450,7 +450,7 @@ def _sent(equations: ShareEquations, rows: Tensor) -> Tensor:
     )
 
 
-def _independent(equations: ShareEquations, least: float, generator: torch.Generator) -> Tensor:
+def _independent(equations: BatchEquations, least: float, generator: torch.Generator) -> Tensor:
     """Return errors (R,) that no simulation shows: noise, formats, and a ``least`` of rounding."""
     unseen = [
         own if name not in equations.sent or name in equations.unseen
@@ -475,7 +475,7 @@ MOST_NEGATIVE = 10.0  # a label may be below zero by so many of its errors
 class Certifier:
     """Decide whether the end of a walk is proved, and predict its error."""
 
-    equations: ShareEquations  # the equations, in float64
+    equations: BatchEquations  # the equations, in float64
     client: BatchFunction  # the same function in the dtype in which the client computes
     products: TangentProducts  # products with the Jacobian, in float64
     kept: Tensor  # which rows (R,) the normal matrix was made of
@@ -524,7 +524,7 @@ class Certifier:
                 f"the share does not determine {found.undetermined} of {function.pixels} "
                 f"directions; along the worst the error is {found.largest_error:.2g}"
             )
-        if (rows := self.products.independent_rows(z)) < EXCESS * function.unknowns:
+        if (rows := self._independent_rows(z)) < EXCESS * function.unknowns:
             return (
                 f"the share holds {rows} independent numbers for {function.unknowns} unknowns: "
                 "other inputs may fit as well"
@@ -541,6 +541,13 @@ class Certifier:
         if another_value(equations, z, error, margin):
             return "the same inputs with another value of one entry would have sent the same"
         return ""
+
+    def _independent_rows(self, z: Tensor) -> int:
+        """Return how many numbers the share holds at most that do not follow from each other."""
+        counts, head = self.products.independent_rows(z), self.equations.function.model.head
+        if head.weight_name in counts:  # the gradient of the head's bias is a factor of it
+            counts.pop(head.bias_name, None)
+        return sum(counts.values())
 
     def _bend(self, walk: Walk, spread: Spread) -> float:
         """Return how far the equations are from what their normal matrix says, relative to it.

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from softleak.core.share import GradientShare
-from softleak.matching.problems import DifferentiableModel
+from softleak.matching.problems import DifferentiableModel, count_activations
+
+
+class RowFunction(Protocol):
+    """What a client sends as a function of unknowns (n,): all that descent and products ask for."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...  # the parameters whose gradients are the first groups
+    @property
+    def like(self) -> Tensor: ...  # a tensor of the dtype and on the device of the arithmetic
+    @property
+    def unknowns(self) -> int: ...
+    @property
+    def sizes(self) -> dict[str, int]: ...  # the rows of each group by name
+    @property
+    def activations(self) -> int: ...  # entries of layers' outputs, which products hold in memory
+
+    def groups(self, z: Tensor) -> list[Tensor]: ...  # the groups of rows
+    def rows(self, z: Tensor) -> Tensor: ...  # every row (R,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +45,15 @@ class BatchFunction:
     model: DifferentiableModel  # the private copy of the network, in the dtype of the arithmetic
     names: tuple[str, ...]  # the parameters whose gradients are rows
     shape: tuple[int, ...]  # the shape (B, …) of the batch
+
+    @property
+    def like(self) -> Tensor:
+        return self.model.like
+
+    @property
+    def activations(self) -> int:
+        batch, *shape = self.shape
+        return batch * count_activations(self.model, self.like.new_zeros(1, *shape))
 
     @property
     def pixels(self) -> int:
@@ -66,33 +94,25 @@ class BatchFunction:
         return [*(found[name] for name in self.names), feature, y, y.sum(1)]
 
 
-@dataclass(frozen=True, eq=False)
-class BatchKnowledge:
-    """What is known of the samples of a batch beside the share."""
-
-    labels: Tensor  # the soft labels (B, C), or where to begin if nothing is known of them
-    label_error: float = 0.0  # of each entry; infinite if the labels are to be found as well
-    features: Tensor | None = None  # the features (B, I) that enter the head, if recovered
-    feature_error: float = 0.0  # their error, relative to their size
+Function = TypeVar("Function", bound=RowFunction)
 
 
 @dataclass(frozen=True, eq=False)
-class ShareEquations:
+class ShareEquations(Generic[Function]):
     """The equations ``rows(z) = target``, every row with its standard error."""
 
-    function: BatchFunction  # what the rows are functions of, in float64
+    function: Function  # what the rows are functions of, in float64
     target: Tensor  # what the rows should be, (R,)
     deviation: Tensor  # the standard error (R,) of each row; infinite for a row that says nothing
-    known: BatchKnowledge  # what was known of the samples
     sent: Mapping[str, torch.dtype]  # the dtype in which each gradient was sent, by name
     unseen: frozenset[str]  # the gradients with noise, or a rounding that no simulation shows
 
     @classmethod
     def of(
-        cls, function: BatchFunction, share: GradientShare, known: BatchKnowledge,
+        cls, function: Function, share: GradientShare, told: Sequence[tuple[Tensor, float]],
         computed_in: torch.dtype, floor: float = 1e-3,
-    ) -> ShareEquations:  # fmt: skip
-        """Read a share and what is known of its samples as equations.
+    ) -> ShareEquations[Function]:  # fmt: skip
+        """Read a share as equations, and what is ``told`` of the further groups of rows.
 
         The standard error of a gradient's entries is its rounding relative to their root mean
         square, because the errors of sums are relative to the sum of sizes, with the noise that the
@@ -106,7 +126,7 @@ class ShareEquations:
             error = math.hypot(share.noise(name), share.resolution(name, computed_in) * size)
             targets.append(g)
             deviations.append(torch.full_like(g, error))
-        for target, error in _told(function, known, computed_in):
+        for target, error in told:
             targets.append(target.reshape(-1))
             deviations.append(torch.full_like(targets[-1], error))
         sent = {name: share[name].dtype for name in function.names}
@@ -115,7 +135,7 @@ class ShareEquations:
             name for name in sent
             if share.noise(name) > 0 or share.resolution(name, computed_in) > plain[name]
         )  # fmt: skip
-        return cls(function, torch.cat(targets), torch.cat(deviations), known, sent, unseen)
+        return cls(function, torch.cat(targets), torch.cat(deviations), sent, unseen)
 
     @cached_property
     def weight(self) -> Tensor:
@@ -143,18 +163,29 @@ def _ulp(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-def _told(
-    function: BatchFunction, known: BatchKnowledge, computed_in: torch.dtype
-) -> list[tuple[Tensor, float]]:
-    """Return targets and standard errors of features, labels and the labels' sums."""
-    batch, least = function.shape[0], torch.finfo(computed_in).eps
-    width = function.model.head.W.shape[1]
-    feature = torch.zeros(batch, width, dtype=torch.double)
-    feature_error = math.inf
-    if known.features is not None and known.feature_error < 1:
-        feature = known.features.double()
-        size = math.sqrt(float(feature.square().mean()))
-        feature_error = max(known.feature_error, least) * size or math.inf
-    labels = known.labels.double()
-    ones = torch.ones(batch, dtype=torch.double)
-    return [(feature, feature_error), (labels, max(known.label_error, least)), (ones, least)]
+BatchEquations = ShareEquations[BatchFunction]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchKnowledge:
+    """What is known of the samples of a batch beside the share."""
+
+    labels: Tensor  # the soft labels (B, C), or where to begin if nothing is known of them
+    label_error: float = 0.0  # of each entry; infinite if the labels are to be found as well
+    features: Tensor | None = None  # the features (B, I) that enter the head, if recovered
+    feature_error: float = 0.0  # their error, relative to their size
+
+    def equations(
+        self, function: BatchFunction, share: GradientShare, computed_in: torch.dtype
+    ) -> BatchEquations:
+        """Return what a share says of the batch, and what is known of features and labels."""
+        batch, least = function.shape[0], torch.finfo(computed_in).eps
+        feature = torch.zeros(batch, function.model.head.W.shape[1], dtype=torch.double)
+        feature_error = math.inf
+        if self.features is not None and self.feature_error < 1:
+            feature = self.features.double()
+            size = math.sqrt(float(feature.square().mean()))
+            feature_error = max(self.feature_error, least) * size or math.inf
+        labels, ones = self.labels.double(), torch.ones(batch, dtype=torch.double)
+        told = (feature, feature_error), (labels, max(self.label_error, least)), (ones, least)
+        return ShareEquations.of(function, share, told, computed_in)

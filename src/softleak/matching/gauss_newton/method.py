@@ -21,9 +21,20 @@ from softleak.core.results import Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.certificate import Certifier
-from softleak.matching.gauss_newton.descent import DampedDescent, FoldEscape, MatrixFree, Walk
-from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge, ShareEquations
-from softleak.matching.gauss_newton.model import IMAGE_AXES, LinearisedShare, NewtonModel
+from softleak.matching.gauss_newton.descent import (
+    DampedDescent,
+    MatrixFreeSteps,
+    NormalSteps,
+    Walk,
+)
+from softleak.matching.gauss_newton.equations import (
+    BatchEquations,
+    BatchFunction,
+    BatchKnowledge,
+)
+from softleak.matching.gauss_newton.escape import FoldEscape
+from softleak.matching.gauss_newton.metric import IMAGE_AXES, Metric
+from softleak.matching.gauss_newton.products import BatchModel, NewtonModel
 from softleak.matching.reconstruction import Certificate, Reconstruction, Stopping
 
 # Operations of torch that are smooth wherever they are defined. Those that pick or move entries are
@@ -133,7 +144,7 @@ LEVELS = (-2.0, -1.2, -0.5, 0.0, 0.5, 1.2, 2.0)
 COLOURED = 3  # the largest number of channels whose levels are tried in every combination
 
 
-def flat_images(equations: ShareEquations, start: Tensor, stopping: Stopping) -> Tensor:
+def flat_images(equations: BatchEquations, start: Tensor, stopping: Stopping) -> Tensor:
     """Return images (B, …) of the flat colours that leave the least misfit.
 
     The start itself is returned if the inputs are not images.
@@ -161,9 +172,9 @@ def colours(channels: int) -> list[tuple[float, ...]]:
     return list(product(LEVELS, repeat=channels))
 
 
-def misfit(equations: ShareEquations, x: Tensor) -> float:
+def misfit(equations: BatchEquations, x: Tensor) -> float:
     """Return the squared misfit of inputs (B, …); infinity where the network overflows."""
-    z = equations.function.pack(x.double(), equations.known.labels.double())
+    z = equations.function.pack(x.double(), equations.parted(equations.target)["(label)"])
     squares = float(equations.residual(z).square().sum())
     return squares if math.isfinite(squares) else math.inf
 
@@ -190,57 +201,52 @@ class NewtonSolution:
         return self.explained and self.certificate.error is not None
 
 
-@dataclass(frozen=True)
-class SecondLook:
-    """From where and for how long a second solution is looked for."""
+# Another solution is looked for from so many starts; from more if layers are frozen, as what they
+# hide can be exchanged, and from all of them if the input has few unknowns.
+LOOKS, LOOKS_IN_PART, FEW_UNKNOWNS = 2, 4, 256
+# A walk from there takes as many steps as the first solution did, within these bounds.
+LOOK_STEPS, LOOK_STEPS_OF_FEW = (12, 25), 60
+APART = 1e3  # two solutions differ if an entry does by more than so many of its errors
 
-    looks: int = 2  # the number of starts
-    looks_in_part: int = 4  # their number if layers are frozen: what they hide can be exchanged
-    small: int = 256  # inputs of at most so many unknowns are looked at from every start
-    least: int = 12  # a walk takes as many steps as the first solution, but so many at least
-    most: int = 25  # and so many at most
-    most_of_small: int = 60  # the steps of each walk for small inputs
-    apart: float = 1e3  # two solutions differ if an entry does by more than so many of its errors
-    seed: int = 0  # the seed of the starts
 
-    def __call__(
-        self, method: GaussNewton, model: NewtonModel, share: GradientShare, known: BatchKnowledge,
-        found: NewtonSolution,
-    ) -> str:  # fmt: skip
-        """Return that another solution was found from far away, or nothing if none was."""
-        if (error := found.certificate.error) is None:
-            return ""
-        small = model.exact.unknowns <= self.small
-        steps = self.most_of_small if small else min(max(found.steps, self.least), self.most)
-        brief = method.brief(steps)
-        looks = self.looks if _whole(model.exact) else self.looks_in_part
-        for start in self.starts(found.inputs, None if small else looks):
-            other = brief.run(model, share, known, start, Stopping(steps))
-            if other.explained and self.differs(other.inputs, found.inputs, error):
-                return "solved for again from elsewhere, other inputs explain the share as well"
+def second_look(
+    method: GaussNewton, model: BatchModel, share: GradientShare, known: BatchKnowledge,
+    found: NewtonSolution,
+) -> str:  # fmt: skip
+    """Return that another solution was found from far away, or nothing if none was."""
+    if (error := found.certificate.error) is None:
         return ""
+    few = model.exact.unknowns <= FEW_UNKNOWNS
+    steps = LOOK_STEPS_OF_FEW if few else min(max(found.steps, LOOK_STEPS[0]), LOOK_STEPS[1])
+    looks = LOOKS if _whole(model.exact) else LOOKS_IN_PART
+    for start in far_starts(found.inputs)[: None if few else looks]:
+        other = method.brief(steps).run(model, share, known, start, Stopping(steps))
+        if other.explained and differ(other.inputs, found.inputs, error):
+            return "solved for again from elsewhere, other inputs explain the share as well"
+    return ""
 
-    def starts(self, x: Tensor, count: int | None) -> Iterator[Tensor]:
-        """Yield starts (B, …) that keep nothing of inputs ``x`` but their brightness, or less."""
-        generator = torch.Generator().manual_seed(self.seed)
-        flat = x.flatten(1)
-        mean, spread = float(flat.mean()), max(float(flat.std(correction=0)), 1e-6)
-        order = torch.randperm(flat.shape[1], generator=generator)
-        shuffled = flat[:, order.to(x.device)].view_as(x)
-        noise = torch.randn(x.shape, generator=generator, dtype=torch.double).to(x)
-        halves = torch.ones_like(flat)
-        halves[:, flat.shape[1] // 2 :] = -1
-        every = (
-            shuffled, 2 * mean - x, -shuffled, mean + 2 * spread * noise,
-            noise, 4 * noise, shuffled + halves.view_as(x), shuffled - halves.view_as(x),
-        )  # fmt: skip
-        yield from every[:count]
 
-    def differs(self, one: Tensor, other: Tensor, error: Tensor) -> bool:
-        """Return whether solutions (B, …), in any order, differ by more than errors explain."""
-        limit = self.apart * error
-        nearest = [min(float(((own - each).abs() / limit).max()) for each in other) for own in one]
-        return max(nearest) > 1
+def far_starts(x: Tensor) -> list[Tensor]:
+    """Return starts (B, …) that keep nothing of inputs ``x`` but their brightness, or less."""
+    generator = torch.Generator().manual_seed(0)
+    flat = x.flatten(1)
+    mean, spread = float(flat.mean()), max(float(flat.std(correction=0)), 1e-6)
+    order = torch.randperm(flat.shape[1], generator=generator)
+    shuffled = flat[:, order.to(x.device)].view_as(x)
+    noise = torch.randn(x.shape, generator=generator, dtype=torch.double).to(x)
+    halves = torch.ones_like(flat)
+    halves[:, flat.shape[1] // 2 :] = -1
+    return [
+        shuffled, 2 * mean - x, -shuffled, mean + 2 * spread * noise,
+        noise, 4 * noise, shuffled + halves.view_as(x), shuffled - halves.view_as(x),
+    ]  # fmt: skip
+
+
+def differ(one: Tensor, other: Tensor, error: Tensor) -> bool:
+    """Return whether solutions (B, …), in any order, differ by more than errors explain."""
+    limit = APART * error
+    nearest = [min(float(((own - each).abs() / limit).max()) for each in other) for own in one]
+    return max(nearest) > 1
 
 
 def _whole(function: BatchFunction) -> bool:
@@ -272,9 +278,7 @@ class GaussNewton:
     memory: int = 2 << 30  # the bytes that the Jacobian and its products may take
     seconds: float | None = None  # the time limit, after which the best input so far is returned
     escape: FoldEscape | None = field(default_factory=FoldEscape)  # leads a stuck walk on
-    contrast: float = 0.05  # of the noise that a search begins with; small noise is nearly grey
     flat: bool = True  # whether an attempt begins at the colour of the image
-    second_look: SecondLook | None = field(default_factory=SecondLook)  # for a second solution
 
     def __post_init__(self) -> None:
         if self.dense < 1 or self.memory < 1:
@@ -305,19 +309,20 @@ class GaussNewton:
 
     def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:
         """Return why the network of a subject is not smooth, or nothing if it is."""
-        known = subject.once(_roughness)
+        known = subject.once(_known)
         if shape not in known:
             model = self.model(subject, tuple(subject.parameters), (1, *shape))
             known[shape] = why_not_smooth(model.exact)
-        return known[shape]
+        return str(known[shape])
 
-    def model(self, subject: Subject, names: Sequence[str], shape: tuple[int, ...]) -> NewtonModel:
+    def model(self, subject: Subject, names: Sequence[str], shape: tuple[int, ...]) -> BatchModel:
         """Return the network of a subject for batches of shape (B, …), made once and remembered."""
-        made = subject.once(_newton_models)
+        made = subject.once(_known)
         key = (tuple(names), shape, self.memory)
         if key not in made:
             made[key] = NewtonModel.of(subject, tuple(names), shape, self.memory)
-        return made[key]
+        found: BatchModel = made[key]
+        return found
 
     def flat_start(
         self, subject: Subject, share: GradientShare, known: BatchKnowledge, start: Tensor,
@@ -327,22 +332,22 @@ class GaussNewton:
         if not self.flat:
             return start
         model = self._sent_model(subject, share, start)
-        equations = ShareEquations.of(model.exact, share, known, model.client.model.like.dtype)
+        equations = known.equations(model.exact, share, model.client.like.dtype)
         return flat_images(equations, start.double(), stopping)
 
-    def _sent_model(self, subject: Subject, share: GradientShare, start: Tensor) -> NewtonModel:
+    def _sent_model(self, subject: Subject, share: GradientShare, start: Tensor) -> BatchModel:
         """Return the network for batches like ``start`` (B, …) and what the share holds of it."""
         names = tuple(name for name in subject.parameters if name in share)
         return self.model(subject, names, tuple(start.shape))
 
     def run(
-        self, model: NewtonModel, share: GradientShare, known: BatchKnowledge, start: Tensor,
+        self, model: BatchModel, share: GradientShare, known: BatchKnowledge, start: Tensor,
         stopping: Stopping,
     ) -> NewtonSolution:  # fmt: skip
         """Return where the walk from inputs ``start`` (B, …) ends, and what is proved of it."""
         began = time.perf_counter()
-        exact, dtype = model.exact, model.client.model.like.dtype
-        equations = ShareEquations.of(exact, share, known, dtype)
+        exact = model.exact
+        equations = known.equations(exact, share, model.client.like.dtype)
         z = exact.pack(start.double(), known.labels.double())
         # Fused attention kernels cannot be differentiated twice; the plain one can.
         with sdpa_kernel(SDPBackend.MATH):
@@ -355,20 +360,23 @@ class GaussNewton:
         )
 
     def _walked(
-        self, model: NewtonModel, equations: ShareEquations, z: Tensor, stopping: Stopping
+        self,
+        model: BatchModel,
+        equations: BatchEquations,
+        z: Tensor,
+        stopping: Stopping,
     ) -> tuple[Walk, Certificate]:
         """Return the walk from ``z`` (n,), and what is proved of its end."""
-        products = model.products(torch.float64)
+        metric = Metric.of_images(model.exact.shape, self.descent.damping.smoothness)
+        products, every = model.products(torch.float64), torch.ones_like(equations.weight)
         if model.exact.unknowns <= self.dense:
-            linearised = LinearisedShare(model, equations, self.descent.damping.smoothness)
-            walk = self.descent(equations, z, linearised, stopping)
+            steps = NormalSteps(model, equations, metric)
+            walk = self.descent(steps, z, stopping)
             if walk.stuck and self.escape is not None:
-                walk = self.escape(self.descent, walk, linearised, stopping)
-            prove = Certifier(equations, model.client, products, linearised.used)
-            return walk, prove(walk)
-        descend = MatrixFree(self.descent.steps, damping=self.descent.damping)
-        walk = descend(equations, z, model.products, stopping)
-        every = torch.ones_like(equations.weight)
+                walk = self.escape(self.descent, walk, steps, stopping)
+            return walk, Certifier(equations, model.client, products, steps.used)(walk)
+        descent = replace(self.descent, slow=0.95, patience=5, hopeless=math.inf)
+        walk = descent(MatrixFreeSteps(model, equations, metric), z, stopping)
         found = Certifier(equations, model.client, products, every)(walk)
         if not found.explained:
             return walk, found
@@ -389,19 +397,13 @@ class GaussNewton:
         if not found.certificate.proved:
             return found
         doubt = self.roughness(subject, tuple(start.shape[1:]))
-        if not doubt and self.second_look is not None:
-            doubt = self.second_look(self, model, share, known, found)
-        if doubt:
-            certificate = replace(found.certificate, proved=False, reason=doubt)
-            return replace(found, certificate=certificate)
-        return found
+        if not (doubt := doubt or second_look(self, model, share, known, found)):
+            return found
+        return replace(found, certificate=replace(found.certificate, proved=False, reason=doubt))
 
 
-def _roughness(_: Subject) -> dict[tuple[int, ...], str]:
-    return {}
-
-
-def _newton_models(_: Subject) -> dict[tuple[tuple[str, ...], tuple[int, ...], int], NewtonModel]:
+def _known(_: Subject) -> dict[object, Any]:
+    """Return what was found out of a subject: how smooth it is, and its models."""
     return {}
 
 

@@ -1,14 +1,15 @@
-"""Compute Jacobians by tangents of the gradient, in chunks."""
+"""Compute Jacobians by tangents of the gradient, in chunks, of a network in both precisions."""
 
 from __future__ import annotations
 
 import math
 import operator
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -16,8 +17,9 @@ from torch._decomp import get_decompositions
 from torch.func import functionalize, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from softleak.matching.gauss_newton.equations import BatchFunction
-from softleak.matching.problems import count_activations
+from softleak.core.subject import Subject
+from softleak.matching.gauss_newton.equations import BatchFunction, Function, RowFunction
+from softleak.matching.problems import DifferentiableModel
 from softleak.numerics.operations import (
     CONSTANT,
     RULES,
@@ -191,7 +193,7 @@ class TangentProducts:
     function itself, tangents go through ``jvp`` under ``vmap``.
     """
 
-    function: BatchFunction  # the batch function, in the dtype of the products
+    function: RowFunction  # the batch function, in the dtype of the products
     memory: int  # the bytes that a chunk may take
     most: int = 256  # the largest number of tangents in a chunk; beyond it a chunk is not faster
     copies: int = 6  # of its rows and all layers' outputs that a tangent on its way holds
@@ -203,11 +205,8 @@ class TangentProducts:
     @cached_property
     def chunk(self) -> int:
         """Return how many tangents are carried at once."""
-        like = self.function.model.like
-        batch, *shape = self.function.shape
-        activations = batch * count_activations(self.function.model, like.new_zeros(1, *shape))
-        entries = sum(self.function.sizes.values()) + activations
-        room = self.memory // (self.copies * entries * like.element_size())
+        entries = sum(self.function.sizes.values()) + self.function.activations
+        room = self.memory // (self.copies * entries * self.function.like.element_size())
         n = self.function.unknowns
         count = math.ceil(n / max(1, min(self.most, room, n)))
         return math.ceil(n / count)
@@ -225,7 +224,7 @@ class TangentProducts:
         The rows of the indices ``kept`` (R',) are kept; None means all. ``out`` is a Jacobian of
         before, whose memory is used again.
         """
-        like = self.function.model.like
+        like = self.function.like
         groups = list(self._groups(weight.to(like), kept))
         return self._filled(self._at(z.to(like))[0], groups, out)
 
@@ -237,7 +236,7 @@ class TangentProducts:
         Gradients that are products of thin matrices are written in a basis of fewer rows. The
         residuals ``r`` (R,) are weighted, and all entries of a gradient have the same weight.
         """
-        like = self.function.model.like
+        like = self.function.like
         product, thin = self._at(z.to(like), thin=True)
         parts = list(r.to(like).split_with_sizes(list(self.function.sizes.values())))
         groups = list(self._groups(weight.to(like), None))
@@ -250,7 +249,7 @@ class TangentProducts:
         self, product: Product, groups: Sequence[tuple[Tensor, Tensor | None]], out: Tensor | None
     ) -> Tensor:
         """Return the transposed Jacobian (n, R') of groups of rows, chunk by chunk."""
-        like, n, chunk = self.function.model.like, self.function.unknowns, self.chunk
+        like, n, chunk = self.function.like, self.function.unknowns, self.chunk
         keep_freed_memory()
         if out is None:
             out = like.new_empty(n, sum(len(own) for own, _ in groups))
@@ -285,29 +284,25 @@ class TangentProducts:
 
     def along(self, z: Tensor, v: Tensor) -> Tensor:
         """Return ``J v`` (R,), not weighted."""
-        like = self.function.model.like
+        like = self.function.like
         product: Tensor = jvp(self.function.rows, (z.to(like),), (v.to(like),))[1]
         return product
 
     def against(self, z: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function from ``u`` (R,) to ``Jᵀ u`` (n,), not weighted."""
-        like = self.function.model.like
+        like = self.function.like
         back = vjp(self.function.rows, z.to(like))[1]
         return lambda u: back(u.to(like))[0]
 
-    def independent_rows(self, z: Tensor) -> int:
-        """Return how many numbers the gradients hold at most that do not follow from each other.
+    def independent_rows(self, z: Tensor) -> dict[str, int]:
+        """Return how many numbers each gradient holds at most that do not follow from each other.
 
-        A product of thin matrices holds fewer than its entries; the gradient of the head's bias is
-        a factor of that of its weight.
+        A product of thin matrices holds fewer than its entries.
         """
-        sizes, names, head = self.function.sizes, self.function.names, self.function.model.head
-        thin = self._at(z.to(self.function.model.like), thin=True)[1]
+        sizes, names = self.function.sizes, self.function.names
+        thin = self._at(z.to(self.function.like), thin=True)[1]
         counts = {name: sizes[name] for name in names}
-        counts |= {names[number]: basis.count for number, basis in thin.items()}
-        if head.weight_name in counts:
-            counts.pop(head.bias_name, None)
-        return sum(counts.values())
+        return counts | {names[number]: basis.count for number, basis in thin.items()}
 
     def _at(self, z: Tensor, thin: bool = False) -> tuple[Product, Mapping[int, FactoredRows]]:
         """Return how tangents (K, n) pass, and the bases of groups in fewer rows, by number."""
@@ -359,3 +354,57 @@ def keep_freed_memory(size: int = 31 << 20) -> None:
 
 def _size(part: Tensor) -> float:
     return float(part.square().mean().sqrt())
+
+
+@dataclass(eq=False)
+class NewtonModel(Generic[Function]):
+    """What a client sends in both precisions, with recorded products."""
+
+    exact: Function  # in float64
+    quick: Function  # in float32
+    client: Function  # in the dtype in which clients compute
+    memory: int  # the bytes that products and the Jacobian may take together
+    _products: dict[torch.dtype, TangentProducts] = field(default_factory=dict, repr=False)
+
+    @staticmethod
+    def of(
+        subject: Subject, names: tuple[str, ...], shape: tuple[int, ...], memory: int
+    ) -> NewtonModel[BatchFunction]:
+        """Copy the model of a subject for batches of shape (B, …)."""
+
+        def copied(dtype: torch.dtype) -> BatchFunction:
+            model = DifferentiableModel.of(subject.model, subject.head, dtype)
+            return BatchFunction(model, names, shape)
+
+        own = next(iter(subject.parameters.values())).dtype
+        exact, quick = copied(torch.float64), copied(torch.float32)
+        client = {torch.float64: exact, torch.float32: quick}.get(own) or copied(own)
+        return NewtonModel(exact, quick, client, memory)
+
+    def products(self, dtype: torch.dtype) -> TangentProducts:
+        """Return products with the Jacobian in float32 or float64."""
+        if dtype not in self._products:
+            function = self.quick if dtype is torch.float32 else self.exact
+            self._products[dtype] = TangentProducts(function, self.memory // 4)
+        return self._products[dtype]
+
+    def kept(self) -> Tensor | None:
+        """Return the indices of rows for which a Jacobian fits in memory; None means all."""
+        sizes = list(self.exact.sizes.values())
+        room = self.memory // 2 // (8 * self.exact.unknowns)
+        if sum(sizes) <= room:
+            return None
+        fewer = range(2, max(sizes) + 1)
+        most = 1 + bisect_right(fewer, room, key=lambda m: sum(min(size, m) for size in sizes))
+        generator = torch.Generator().manual_seed(0)
+        chosen, begin = [], 0
+        for size in sizes:
+            own = torch.arange(size)
+            if size > most:
+                own = torch.randperm(size, generator=generator)[:most].sort().values
+            chosen.append(own + begin)
+            begin += size
+        return torch.cat(chosen)
+
+
+BatchModel = NewtonModel[BatchFunction]

@@ -20,7 +20,8 @@ from torch import Tensor
 from softleak.core.errors import ModelError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.matching.gauss_newton.model import NewtonModel, image_precision
+from softleak.matching.gauss_newton.metric import image_precision
+from softleak.matching.gauss_newton.products import BatchModel, NewtonModel
 from softleak.numerics.least_squares import WeightedGrams, inverse_trace
 
 UNCHANGED = 1e-6  # an error of no more than this part of its gradient's size is none
@@ -158,7 +159,7 @@ class NoiseReach:
 
 
 def _drawn(
-    model: NewtonModel, names: tuple[str, ...]
+    model: BatchModel, names: tuple[str, ...]
 ) -> tuple[dict[str, tuple[Tensor, int]], Tensor]:
     """Return which entries of each gradient fit in memory, and for how many each stands."""
     kept, found, counts, begin = model.kept(), {}, [], 0

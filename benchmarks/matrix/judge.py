@@ -191,11 +191,17 @@ def _inputs_hold(report: AuditReport, sent: Sent) -> bool:
 
 
 def _feature_error(report: AuditReport, sent: Sent) -> float:
-    """Return the relative error of the feature; infinite if there is none."""
+    """Return the relative error of the feature; infinite if there is none.
+
+    A feature whose length is said to rest on the loss is compared at the true length.
+    """
     found = report.label.recovery.feature
     if found is None:
         return float("inf")
-    off = (found.double() - sent.features).norm(dim=1) / sent.features.norm(dim=1)
+    found = found.double()
+    if report.feature.up_to_length:
+        found = found * (sent.features.norm(dim=1, keepdim=True) / found.norm())
+    off = (found - sent.features).norm(dim=1) / sent.features.norm(dim=1)
     return float(off.min())
 
 

@@ -172,17 +172,9 @@ def resimulate(
 ) -> Resimulation:
     """Compare every gradient of a share with the client's on a recovered batch.
 
-    Args:
-        subject: the model, in the mode the client used.
-        share: what the client sent.
-        inputs: the recovered inputs (B, …).
-        labels: the recovered labels (B, C); they are brought into the simplex first.
-        scale: the factor that the share was multiplied by.
-        errors: the standard errors of the inputs, where they exceed a rounding. What they do to the
-            gradients counts as rounding.
-
-    Returns:
-        How well each gradient fits; why the model cannot be run, if so, which agrees with nothing.
+    Labels (B, C) are brought into the simplex first. What ``errors``, the standard errors of the
+    inputs (B, …), do to the gradients counts as rounding. A model that cannot be run agrees with
+    nothing.
     """
     generator = torch.Generator().manual_seed(SEED)
     inputs = inputs.detach().double()
@@ -213,11 +205,7 @@ def resimulate(
 
 
 def resimulate_texts(subject: Subject, share: GradientShare, inputs: Inputs) -> Resimulation:
-    """Compare every gradient of a share, at any scale, with that of predicting texts (B, L).
-
-    Tokens cannot be moved by a rounding, so the unit is what one run in the client's precision is
-    off.
-    """
+    """Compare gradients, at any scale, with those of texts (B, L), by one run's own rounding."""
     try:
         own, exact = subject.once(own_copy), subject.once(exact_copy)
         truth, run = (simulated(model, inputs, None, share) for model in (exact, own))

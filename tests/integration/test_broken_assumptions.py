@@ -17,6 +17,8 @@ import torch.nn.functional as F
 
 import softleak as sl
 from softleak.audit import Options, Truth, sweeps
+from softleak.core.fit import Bearing, Topic
+from softleak.present.words import feature_words
 from tests.integration import strangers as s
 from tests.integration.audits import run
 from tests.integration.strangers import Files, Found
@@ -104,6 +106,25 @@ def test_a_temperature_is_no_proof_of_a_label(tmp_path, temperature, gain):
         off = (torch.tensor(label["label"]) - F.one_hot(LABEL, 10)[0]).abs().sum()
         assert float(off) <= label["error"]
     assert found.named <= {3}
+
+
+@pytest.mark.parametrize("temperature", [0.5, 3.0])
+def test_a_temperature_that_nothing_can_tell_is_what_the_feature_rests_on(temperature):
+    torch.manual_seed(0)
+    head = torch.nn.Sequential(torch.nn.Linear(s.WIDTH, 10, bias=False))
+    x = torch.rand(1, s.WIDTH)
+    sent = s.gradient(head, x, LABEL, s.at_temperature(temperature))
+    plain = s.gradient(head, x / temperature, LABEL)  # of another feature, under the plain loss:
+    torch.testing.assert_close(sent["0.weight"], plain["0.weight"], rtol=1e-5, atol=1e-8)
+    asked = Options(views=False, seconds=0.0)
+    report = sl.audit(head, sl.GradientShare(sent, (s.WIDTH,), scale="known"), options=asked)
+    assert report.label.proved == "UNIQUE"  # which is the same under both
+    assert report.label.class_index == 3
+    assert report.feature.up_to_length
+    assert "if the loss has no temperature" in feature_words(report)
+    assert report.fit[Topic.LOSS].bearing is Bearing.OPEN
+    stated = sl.audit(head, sl.GradientShare(plain, (s.WIDTH,)), options=asked, loss="ce")
+    assert not stated.feature.up_to_length
 
 
 # 2. Inputs that one division recovers.

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from softleak.cli import app
 from softleak.core.environment import code
-from softleak.paper.results import LEGEND, SCORED
+from softleak.paper.reproduction import LEGEND, SCORED
 
 COMMAND = ["reproduce", "table2", "--only", "lenet", "--samples", "4"]
 RUN = [sys.executable, "-c", "from softleak.cli import app; app()", *COMMAND]

@@ -3,7 +3,7 @@
 ``leaks``: the table of kinds of leak. ``report``: what was found, as data. ``input_attacks``,
 ``several``: the attacks on inputs, and on updates of several samples or steps. ``run``: one audit
 from beginning to end, and update files. ``metrics``: scores, read after the answer. ``sweeps``,
-``defended``, ``whatif``, ``weakest``: what would stop an attack. The names below are imported when
+``whatif``, ``weakest``: what would stop an attack. The names below are imported when
 they are first used.
 """
 

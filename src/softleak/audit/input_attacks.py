@@ -185,9 +185,8 @@ def agreement_of(one: Tensor, other: Tensor) -> float:
 def match_input(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
-    """Search for an input whose gradient is near the share's, from two starts.
+    """Search for an input, or those of a batch, with a gradient near the share's, from two starts.
 
-    The inputs of a batch are searched for together, and agree as well as the worst of them does.
     None is returned if no time was given, or if nobody knows which input the model takes.
     """
     if options.seconds <= 0 or subject.input_shape is None:
@@ -220,18 +219,11 @@ SOLVING_METHOD = GaussNewton()
 def search_input(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
-    """Solve for the input of a smooth network; match gradients if that proves nothing.
-
-    The inputs of a batch are searched for together. How Gauss–Newton ended is among the attempts of
-    the finding.
-    """
+    """Solve for the input of a smooth network; match gradients if that proves nothing."""
     began = time.perf_counter()
     found, ending = _solved(subject, share, recovery, options)
-    if (
-        found is not None
-        and found.proved
-        and (proved := _solution_described(found, recovery, options))
-    ):
+    proved = None if found is None else _solution_described(found, recovery, options)
+    if proved is not None:
         return replace(proved, attempts={GAUSS_NEWTON.id: proved.ending})
     left = max(options.seconds - (time.perf_counter() - began), 0.0)
     if options.seconds > 0:
@@ -282,8 +274,8 @@ def _inapplicable(
 def _solution_described(
     found: Reconstruction, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
-    """Return an image as a finding, with the PSNR that its certificate predicts, if it has both."""
-    if found.input is None or found.certificate is None:
+    """Return an image that is proved as a finding, with the PSNR that its certificate predicts."""
+    if not found.proved or found.input is None or found.certificate is None:
         return None
     to_pixels = normalisation_of(found.input, options.normalisation)
     several, pixels = isinstance(recovery, BatchRecovery), to_pixels.pixels(found.input)
@@ -317,8 +309,7 @@ def separate_inputs(
     None leaves the update to matching, if one sample and a client that can be run were declared.
     """
     found = recover_trained_batch(subject, share, options.knowledge.of(share))
-    told = first_inputs(found, options)
-    if told is not None:
+    if (told := first_inputs(found, options)) is not None:
         return told
     if found.size > 1:  # patterns were found, but not all of them
         return InputFinding(FIRST_LAYER, found.message)
@@ -467,10 +458,7 @@ def recover_input(
 
 
 def trained_input(subject: Subject, share: GradientShare, options: Options) -> InputFinding:
-    """Return the inputs behind an update of several steps, or why they were not attacked.
-
-    Of several inputs the finding holds the first, and says how many there are.
-    """
+    """Return the first input behind an update of several steps, or why none was attacked."""
     if not options.inputs:
         return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
     start = time.perf_counter()
@@ -487,18 +475,11 @@ def trained_input(subject: Subject, share: GradientShare, options: Options) -> I
 def batch_input(
     subject: Subject, share: GradientShare, samples: SamplesFinding, options: Options
 ) -> InputFinding:
-    """Search for all inputs of an update of several samples, if one of its labels is proved.
-
-    Each sample has its own label and feature as targets. The finding holds the first input, and
-    all of them as its ``batch``.
-    """
+    """Search for all inputs of an update of several samples, if one of its labels is proved."""
     if samples.found is None or not samples.proved or samples.pictures:
         return InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))
     start = time.perf_counter()
-    try:
-        found = search_input(subject, share, samples.found, options)
-    except Exception as error:  # the model's own code and torch may raise anything
-        return not_run(MATCHING.name, error)
+    found = _attempted(MATCHING, partial(search_input, subject, share, samples.found, options))
     if found is None:
         return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
     attempts = {**found.attempts, **({MATCHING.id: found.ending} if found.attacked else {})}
@@ -519,12 +500,10 @@ def input_of_any_loss(
     return replace(told, attempts={LOCAL_FIRST_LAYER.id: told.ending})
 
 
-def not_run(name: str, error: Exception | str) -> InputFinding:
+def not_run(name: str, error: str) -> InputFinding:
     """Return the finding of an attack that could not be carried out."""
-    told = error if isinstance(error, str) else in_a_line(error)
-    return InputFinding(
-        Method.NONE, because(Why.NOT_RUN, name=name, error=told), failed_to_run=True
-    )
+    reason = because(Why.NOT_RUN, name=name, error=error)
+    return InputFinding(Method.NONE, reason, failed_to_run=True)
 
 
 def _attempted(attack: Attack, run: Callable[[], InputFinding | None]) -> InputFinding | None:
@@ -532,7 +511,7 @@ def _attempted(attack: Attack, run: Callable[[], InputFinding | None]) -> InputF
     try:
         return run()
     except Exception as error:  # the model's own code and torch may raise anything
-        return not_run(attack.name, error)
+        return not_run(attack.name, in_a_line(error))
 
 
 def _promise(found: InputFinding | None) -> tuple[bool, float]:

@@ -36,12 +36,7 @@ LEAST_SQUARED_ERROR = 1e-30  # so that 300 dB stand for no error at all
 
 
 def psnr(image: Tensor, truth: Tensor) -> float:
-    """Return the peak signal-to-noise ratio in dB, computed in float64.
-
-    Args:
-        image: the reconstruction, pixels in [0, 1]; values beyond are clamped.
-        truth: the true image, of the same shape.
-    """
+    """Return the PSNR in dB of pixels in [0, 1], clamped, computed in float64."""
     if image.shape != truth.shape:
         raise DataError(f"expected two images of one shape, got {image.shape} and {truth.shape}")
     off = image.double().clamp(0, 1) - truth.to(image.device).double().clamp(0, 1)
@@ -54,12 +49,7 @@ def same_bits(found: Tensor, truth: Tensor) -> bool:
 
 
 def ssim(image: Tensor, truth: Tensor) -> float:
-    """Return the structural similarity, from -1 to 1, by scikit-image (extra `metrics`).
-
-    Args:
-        image: the reconstruction (C, H, W), pixels in [0, 1]; values beyond are clamped.
-        truth: the true image, of the same shape.
-    """
+    """Return the structural similarity of images (C, H, W), by scikit-image (extra `metrics`)."""
     metrics = import_extra("skimage.metrics", "structural similarity needs scikit-image", "metrics")
     a, b = (entry.detach().cpu().double().clamp(0, 1).numpy() for entry in (image, truth))
     return float(metrics.structural_similarity(a, b, channel_axis=0, data_range=1.0))
@@ -70,27 +60,14 @@ LEAST_STEP_SQUARED = 1e-300  # keeps a step of no length from dividing by zero
 
 
 def label_error(recovery: Recovery, y_true: Tensor) -> float:
-    """Return ``‖y − y_true‖₁``, or infinity if no label was recovered.
-
-    Args:
-        recovery: the answer of an attack.
-        y_true: the true label (C,).
-    """
+    """Return ``‖y − y_true‖₁``, or infinity if no label was recovered."""
     if recovery.label is None:
         return float("inf")
     return float((recovery.label - y_true.to(recovery.label)).abs().sum())
 
 
 def distance_to_set(recovery: Recovery, y_true: Tensor) -> float:
-    """Return the L1 distance of the true label from the nearest label that fits.
-
-    Args:
-        recovery: the answer of an attack, with every label that fits.
-        y_true: the true label (C,).
-
-    Returns:
-        The distance; infinity if no label fits.
-    """
+    """Return the L1 distance of the true label from the labels that fit, else infinity."""
     distances = [_to_path(c.labels, y_true.to(c.labels)) for c in recovery.solutions]
     return min(distances, default=float("inf"))
 
@@ -127,20 +104,13 @@ NORM_OFFSET = 1e-10  # added to norms, as LPIPS does
 
 
 def lpips(image: Tensor, truth: Tensor) -> float:
-    """Return the perceptual distance of two images; 0 means equal.
-
-    Args:
-        image: the reconstruction (3, H, W), pixels in [0, 1]; values beyond are clamped.
-        truth: the true image, of the same shape.
-    """
-    if image.shape != truth.shape or image.ndim != 3 or image.shape[0] != 3:
+    """Return the perceptual distance of two images (3, H, W), clamped; 0 means equal."""
+    shapes = tuple(image.shape), tuple(truth.shape)
+    alike = shapes[0] == shapes[1] and image.ndim == 3 and image.shape[0] == 3
+    if not alike or min(image.shape[1:]) < SMALLEST_SIDE:
         raise DataError(
-            f"expected two images (3, H, W) of one shape, got {tuple(image.shape)} and "
-            f"{tuple(truth.shape)}"
-        )
-    if min(image.shape[1:]) < SMALLEST_SIDE:
-        raise DataError(
-            f"expected at least {SMALLEST_SIDE} pixels per side, got {tuple(image.shape[1:])}"
+            f"expected two images (3, H, W) of one shape with at least {SMALLEST_SIDE} pixels per "
+            f"side, got {shapes[0]} and {shapes[1]}"
         )
     pair = torch.stack([image, truth.to(image.device)]).float().clamp(0, 1)
     weights = {name: tensor.to(image.device) for name, tensor in _weights().items()}
@@ -165,11 +135,7 @@ def _weights() -> dict[str, Tensor]:
 
 
 def pairing(cost: Tensor) -> list[int]:
-    """Return the column of each row so that the sum of the costs is least (the Hungarian method).
-
-    Args:
-        cost: finite costs (N, M), with no more rows than columns.
-    """
+    """Return the column of each row of costs (N, M) so that their sum is least; N is at most M."""
     rows, columns = cost.shape if cost.ndim == 2 else (1, 0)
     if rows > columns or not bool(cost.isfinite().all()):
         raise DataError(
@@ -182,12 +148,7 @@ def pairing(cost: Tensor) -> list[int]:
 
 
 def paired_psnr(images: Tensor, truths: Tensor) -> list[float]:
-    """Return the PSNR in dB of each true image, paired so that their sum is largest.
-
-    Args:
-        images: the reconstructions (M, …), pixels in [0, 1].
-        truths: the true images (N, …), at most as many.
-    """
+    """Return the PSNR in dB of each true image (N, …), paired with (M, …) for the largest sum."""
     table = [[psnr(image, truth) for image in images] for truth in truths]
     columns = pairing(-torch.tensor(table, dtype=torch.double).reshape(len(truths), len(images)))
     return [row[column] for row, column in zip(table, columns, strict=True)]

@@ -28,11 +28,7 @@ class TokenNames:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> TokenNames:
-        """Read ``tokenizer.json``, ``vocab.json`` or ``vocab.txt``, or a folder with one of them.
-
-        Raises:
-            FileError: if there is no such file, or it holds no vocabulary.
-        """
+        """Read a tokenizer's file, or a folder with one; raises ``FileError`` if there is none."""
         file = Path(path)
         if os.path.isdir(file):
             held_files = (file / name for name in TOKENIZER_FILES if (file / name).is_file())

@@ -22,7 +22,7 @@ from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
 from softleak.bounds.hidden import Hiding
 from softleak.core.errors import LeakFound
-from softleak.core.fit import Fit
+from softleak.core.fit import Explanation, Fit, Topic
 from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import CrossEntropy
@@ -135,6 +135,7 @@ class FeatureFinding:
     entries: int
     error: float
     proved: bool
+    up_to_length: bool = False  # whether a loss with a temperature would give it another length
 
     @classmethod
     def of(cls, recovery: Recovery) -> FeatureFinding:
@@ -148,7 +149,8 @@ class FeatureFinding:
         one = recovery.complete and len(recovery.solutions) == 1
         proved = sure or one or _decided(recovery)
         error = recovery.feature_error
-        return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR)
+        free = recovery.fit[Topic.LOSS].explanation is Explanation.ANY_TEMPERATURE
+        return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR, free)
 
 
 @dataclass(frozen=True)
@@ -262,20 +264,13 @@ class InputFinding:
 
     @property
     def doubtful(self) -> bool:
-        """Return whether a computed image may be recognisable below the predicted 20 dB.
-
-        A prediction has an error of 2 dB or so of its own.
-        """
+        """Return whether an image predicted below 20 dB may yet be recognisable."""
         told = self.psnr_predicted or 0.0
         return self.method.exact and LEAK_DOUBTFUL <= told < LEAK_RECOGNISABLE
 
     @property
     def quality(self) -> float:
-        """Return how good the image should be, in dB and without any truth.
-
-        By inversion it is what the equations predict, by matching how well two starts agree.
-        Of a text it is the number of words that are known in their place.
-        """
+        """Return how good the image should be, in dB, without any truth; of a text, its words."""
         if self.text is not None:
             return float(self.text.count(Certainty.CERTAIN, Certainty.LIKELY))
         told = self.psnr_predicted if self.method.exact else self.agreement
@@ -302,11 +297,9 @@ class Counts:
 class CompositionFinding:
     """The classes proved to be among the labels, and what is known of their number.
 
-    ``raised`` are all classes that the update makes more likely. Those that are not ``present`` are
-    classes of samples unless labels are smoothed.
-
-    ``otherwise`` are the classes that would be proved if the file held a difference of weights
-    after − before and not a gradient, as long as nobody said which of the two it is.
+    ``raised`` are all that the update makes more likely: classes of samples unless labels are
+    smoothed. ``otherwise`` are those that a difference of weights after − before would prove, if it
+    may be one.
     """
 
     samples: int = 1  # at least: samples, or steps on the same ones
@@ -545,10 +538,7 @@ class AuditReport:
         return self.label.seconds + self.input.seconds + self.samples.seconds
 
     def raise_for(self, *stop: Leak | str) -> None:
-        """Raise ``LeakFound`` if one of these leaks, "label" for example, or was not attacked.
-
-        Without a name every kind of leak counts.
-        """
+        """Raise ``LeakFound`` if one of these leaks, or was not attacked; without a name, any."""
         from softleak.present.words import gate  # above this layer, where words are made
 
         kinds = [Leak.named(kind) if isinstance(kind, str) else kind for kind in stop or Leak]

@@ -62,16 +62,14 @@ from softleak.io.untrusted import shown
 from softleak.io.weights import aligned, copy_weights, own_weights
 from softleak.labels.curve import LARGEST, PseudoLabels, spread
 from softleak.labels.fit import noise_is_absent
-from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.recover import recover
 
 Progress = Callable[[str], None]
 Weights = Mapping[str, Tensor] | str | os.PathLike[str]  # a ``state_dict``, or a file of one
 LARGEST_ENTRY = 1e9  # of a gradient: features of a network are not larger
-# What tells weights and weight decay from gradients.
-DIAGNOSIS_NEAR_WEIGHTS = 0.5
-DIAGNOSIS_PARALLEL = 0.99  # the cosine of the angle to the weights
-DIAGNOSIS_ROUNDINGS = 1e3  # a sum of so many roundings is not due to rounding
+DIAGNOSIS_NEAR_WEIGHTS = 0.5  # of the weights' size: a gradient is farther from them
+# What of a fit explains a verdict better than its reason does.
+NOTED = frozenset({Explanation.SIGNS, Explanation.DROPOUT, Explanation.DECAY})
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +150,7 @@ def _content(weights: Weights) -> Content:
 
 
 def prepared(subject: Subject, share: GradientShare, options: Options) -> GradientShare:
-    """Return the share under the model's names, checked.
-
-    Raises ``ShareError`` with what is wrong.
-    """
+    """Return the share under the model's names, or raise ``ShareError`` with what is wrong."""
     _check_input_shape(subject, share)
     parameters = subject.parameters
     share = aligned(share, subject.model)
@@ -191,10 +186,7 @@ def _check_input_shape(subject: Subject, share: GradientShare) -> None:
 
 
 def _check_not_weights(subject: Subject, share: GradientShare) -> None:
-    """Raise ``ShareError`` if what was given as a gradient is the model's own weights, or nearly.
-
-    Weights after a step are near those before it; a gradient is not.
-    """
+    """Raise ``ShareError`` if what was given as a gradient is nearly the model's own weights."""
     sizes = {n: size for n, size in subject.once(_parameter_sizes).items() if n in share}
     size, distance = math.hypot(*sizes.values()), 0.0
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
@@ -264,7 +256,7 @@ def _report(
         None if truth is None else truth.score(recovery, found, options.normalisation),
         named.fingerprint,
         composition,
-        tuple(_notes(subject, gradient, recovery)) if labelled else (),
+        tuple(h.sentence for h in recovery.fit.hypotheses if h.explanation in NOTED),
         options.tokens,
         samples,
     )
@@ -279,10 +271,9 @@ SHOWN: Family = SmoothedMixed(2)  # the loss drawn is the distance from these
 def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[str, Any] | None:
     """Return ``ŷ(t) = softmax(a/t + b) − t u`` with its loss, for the page of one share.
 
-    ``a``, ``b``, ``u`` are (C,); ``loss`` (S,) is on cubes of evenly spaced numbers from −``reach``
-    to ``reach``, which show small and large scalars alike; ``near`` (K, 2) are scalars and losses
-    around the certified solutions, where it falls to zero. None where no single sample is behind
-    the share, or where it is not that of a softmax cross-entropy at these weights.
+    ``loss`` (S,) is on cubes of evenly spaced numbers up to ``reach``; ``near`` (K, 2) are scalars
+    and losses around the certified solutions. None where no softmax of a single sample is behind
+    it.
     """
     broken = {one.topic for one in recovery.fit.contradicted} - {Topic.NOISE, Topic.SCALE}
     none = recovery.status in (Status.ZERO_GRADIENT, Status.NOT_SINGLE, Status.OWN_LABEL)
@@ -354,10 +345,7 @@ def _reread(
 def _followed(
     subject: Subject, share: GradientShare, recovery: Recovery, options: Options
 ) -> tuple[GradientShare, Recovery]:
-    """Return the share and its recovery, read at another scale or sign if only that makes sense.
-
-    The label stays what it was called; what depends on it is attacked under that reading.
-    """
+    """Return the share and its recovery, read at another scale or sign if only that makes sense."""
     if not recovery.readings or recovery.solutions:
         return share, recovery
     read = share.scaled(1 / recovery.readings[0].scale)
@@ -424,41 +412,6 @@ def _composition(
     if recovery.noise and not found.raised:  # reading gives up on noise
         return replace(found, attacked=False)
     return found.because(parts_of_classes(subject, share, samples, options.stand_ins))
-
-
-def _notes(subject: Subject, share: GradientShare, recovery: Recovery) -> Iterator[str]:
-    """Yield notes that fit the share better than the verdict does, if no label was found."""
-    if recovery.status in (Status.UNIQUE, Status.ZERO_GRADIENT):
-        return
-    if is_sign_pattern(share[subject.head.weight_name]):
-        yield str(because(Why.SIGN_PATTERN))
-        return
-    dropping = tuple(
-        name for name, module in subject.model.named_modules()
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p and not module.training
-    )  # fmt: skip
-    against = any(piece.refutes for piece in recovery.evidence)
-    unexplained = recovery.status in (Status.NO_SOLUTION, Status.GUESS, Status.PROBABLE)
-    if dropping and (against or unexplained):
-        yield str(because(Why.DROPOUT, layers=dropping))
-    if (decay := _decay(subject, share)) is not None:
-        yield str(because(Why.DECAY_SHOWS, decay=decay))
-
-
-def _decay(subject: Subject, share: GradientShare) -> float | None:
-    """Return the weight decay that a share shows, if it does.
-
-    Sums over classes are zero in a gradient of the cross-entropy; weight decay adds λ W to it.
-    """
-    head = subject.head
-    G, W = share[head.weight_name].double().cpu(), head.W.double().cpu()
-    sums, own = G.sum(0), W.sum(0)
-    rounding = share.resolution(head.weight_name, head.dtype) * float(G.abs().sum(0).max())
-    if float(sums.norm()) <= DIAGNOSIS_ROUNDINGS * (rounding + share.noise(head.weight_name)):
-        return None
-    if not float(own.norm()) or float(torch.cosine_similarity(sums, own, 0)) < DIAGNOSIS_PARALLEL:
-        return None
-    return float(sums @ own / own.square().sum())
 
 
 @dataclass(frozen=True)
@@ -530,10 +483,7 @@ def share_files(path: Path) -> list[Path]:
 
 @dataclass(frozen=True, eq=False)
 class UpdateFiles(UpdateReading):
-    """The update files of one audit, and what they are said to hold.
-
-    What ``recorded_shape`` has to read early is kept for ``audited``, which lets it go.
-    """
+    """The update files of one audit, and what they are said to hold."""
 
     paths: Sequence[Path] = ()  # in the order in which they are audited
     truth: Path | None = None  # a file of truth for every update, or a folder with one for each

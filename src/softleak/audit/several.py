@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from softleak.audit.metrics import label_error
 from softleak.audit.options import Options
 from softleak.audit.report import (
     CompositionFinding,
@@ -26,7 +27,7 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status, Told, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.labels.composition import Batch, BatchReader, longest_step
+from softleak.labels.composition import MOST_SMOOTHED, UNLIKELY, Batch, BatchReader, longest_step
 from softleak.labels.local.proportions import ProportionReader, StandIns
 from softleak.labels.otherwise import is_sign_pattern, without_decay
 
@@ -114,8 +115,9 @@ def _read(
 def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
     """Return the classes for which ``p − y`` is negative: steps of Adam keep signs.
 
-    A class of no sample is lowered in every step. What is far smaller than the largest entry is
-    what a decoupled weight decay moves.
+    A class of no sample is lowered in every step, unless labels are smoothed and the model gives it
+    less than they do. What is far smaller than the largest entry is what a decoupled weight decay
+    moves.
     """
     head = reader.head
     negative = torch.zeros(head.classes, dtype=torch.bool)
@@ -126,19 +128,18 @@ def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
     elif reader.never_negative:
         negative = (share[name].cpu() < -SIGN_PART * share.largest(name)).any(1)
     raised = tuple(negative.nonzero()[:, 0].tolist())
+    likely = reader.least_likely > UNLIKELY * MOST_SMOOTHED / head.classes
+    present = tuple(j for j in raised if likely[j])
     attacked = _could_prove(reader, share)
     reasons = [] if attacked else [because(Why.NO_SIGN_ATTACK_ON_SIGNS)]
     reasons.append(because(Why.SIGNS_PROVE, classes=len(raised)))
-    return CompositionFinding(1, raised, None, tuple(reasons), attacked, signs=True, raised=raised)
+    return CompositionFinding(1, present, None, tuple(reasons), attacked, signs=True, raised=raised)
 
 
 def counted(
     subject: Subject, share: GradientShare, found: CompositionFinding, samples: int
 ) -> CompositionFinding:
-    """Return a finding with the number of samples of each class.
-
-    The share is the mean gradient of one plain step on all samples, which somebody has to know.
-    """
+    """Return a finding with the number of samples of each class, of one plain step on all."""
     if found.signs:
         return found
     reader = subject.once(BatchReader.of)
@@ -163,26 +164,25 @@ def _bounded(
     head, estimated = reader.head, batch.counts.tolist()
     if not head.has_bias or head.bias_name not in share:
         return Counts(tuple(estimated)), because(Why.COUNTS_ESTIMATED)
-    mean = share[head.bias_name].double() / longest_step(share)
-    bounds = enumerate((-samples * mean).tolist())
+    longest = longest_step(share)
+    bounds = (-samples / longest * share[head.bias_name].double()).tolist()
     floor = samples / head.classes  # smoothing moves a label towards this, from either side
     low = [
         max(math.ceil(bound - COUNT_SLACK) if bound > floor else 0, int(i in batch.present))
-        for i, bound in bounds
+        for i, bound in enumerate(bounds)
     ]
-    spare = samples - sum(low)
-    if spare < 0:
-        return None, because(Why.TOO_FEW_SAMPLES, least=sum(low), samples=samples)
+    # At the rate that was stated, all of them are not more samples than there are.
+    least = sum(max(math.ceil(b * longest - COUNT_SLACK), 0) for b in bounds if b * longest > floor)
+    least, spare = max(least, sum(low)), samples - sum(low)
+    if least > samples:
+        return None, because(Why.TOO_FEW_SAMPLES, least=least, samples=samples)
     high = [least + spare for least in low]
     within = [min(max(n, a), b) for n, a, b in zip(estimated, low, high, strict=True)]
-    return Counts(tuple(within), tuple(low), tuple(high)), ""
+    return Counts(tuple(within), tuple(low), tuple(high)), because(Why.COUNTED, samples=samples)
 
 
 def _could_prove(reader: BatchReader, share: GradientShare) -> bool:
-    """Return whether signs say anything of classes: by the head's bias, or by the features.
-
-    Features that are never negative leave the sign of ``p − y`` in the gradient of the weight.
-    """
+    """Return whether signs say anything: by the bias, or by features that are never negative."""
     return (reader.head.has_bias and reader.head.bias_name in share) or reader.never_negative
 
 
@@ -196,16 +196,14 @@ def parts_of_classes(
 ) -> Told:
     """Return how large a part of a client's data each class is, with intervals, or nothing.
 
-    The client's local training is run on images that stand in for its data. Without such images
-    there is no interval to rely on, and nothing is said. The share is ``before − after``, with the
-    client in ``made_by``.
+    Its local training is run on stand-ins for its data; without these no interval can be relied on.
     """
     training = share.made_by
     if stand_ins is None or training is None or samples is None or samples < 2:
         return ""
     if training.unknowns or not training.trains:
         return ""
-    made: Readers = subject.once(_readers)
+    made: Readers = subject.once(_readers)  # one for each way to train
     key = (training, samples, id(stand_ins))
     try:
         if key not in made:
@@ -221,7 +219,6 @@ def parts_of_classes(
 
 
 def _readers(_: Subject) -> Readers:
-    """Return where a subject keeps its readers, one for each way to train."""
     return {}
 
 
@@ -263,16 +260,14 @@ def _with_inputs(
 
 def _same_labels(one: BatchRecovery, other: BatchRecovery) -> bool:
     """Return whether two recoveries hold the same labels, in whatever order."""
-    left = [(sample.label, sample.error) for sample in other.proved]
+    left = list(other.proved)
     for sample in one.proved:
-        near = [
-            pair
-            for pair in left
-            if sample.label is not None
-            and pair[0] is not None
-            and float((sample.label - pair[0]).abs().sum()) <= sample.error + pair[1]
-        ]
-        if not near:
+        near = (
+            two
+            for two in left
+            if two.label is not None and label_error(sample, two.label) <= sample.error + two.error
+        )
+        if (same := next(near, None)) is None:
             return False
-        left = [pair for pair in left if pair is not near[0]]
+        left.remove(same)
     return not left

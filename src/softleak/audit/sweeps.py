@@ -92,10 +92,7 @@ def _missing(g: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A defence as a function of one setting, and settings from weak to strong.
-
-    ``make`` takes a setting and a seed. Without settings the defence has only one.
-    """
+    """A defence as a function of one setting and a seed, and settings from weak to strong."""
 
     name: str
     unit: str
@@ -163,11 +160,7 @@ def sweeps(
     norm: float, embeddings: tuple[str, ...] = (), asked: Asked | None = None,
     model: nn.Module | None = None,
 ) -> tuple[Sweep, ...]:  # fmt: skip
-    """Return what is tried on shares of this L2 norm; the common defences if nothing is asked.
-
-    Freezing ``embeddings``, which tell an input by themselves, is tried too. A filter may leave out
-    the first and last layers of ``model``.
-    """
+    """Return what is tried on shares of this L2 norm; the common defences if nothing is asked."""
     asked = asked or Asked(frozenset({DefenceGroup.COMMON}))
     found: list[Sweep] = []
     if DefenceGroup.COMMON in asked.chosen:
@@ -237,10 +230,7 @@ class Utility:
 
     @property
     def progress(self) -> float:
-        """Return the first-order fall in loss after a step no longer than the true update.
-
-        It is a part of the fall after the true update itself: ``cosine · min(1, length)``.
-        """
+        """Return the first-order fall in loss after a step, as a part of the true update's."""
         return self.cosine * min(1.0, self.length)
 
 
@@ -266,8 +256,7 @@ def mean_utility(found: Sequence[Utility]) -> Utility:
 class LossFall:
     """Compare steps by the loss of the sample that an update was computed from.
 
-    The step has the learning rate at which the true update lowers the loss by at least half of what
-    its slope predicts, found by halving from 1.
+    The learning rate is halved from 1 until the true update lowers the loss by half of its slope.
     """
 
     loss: Callable[[GradientShare, float], float]  # after a step of a share at a learning rate
@@ -337,11 +326,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Point:
-    """The rates at one setting of a defence, and what it leaves of the update.
-
-    What was not tried is missing. ``unclaimed`` is the number of trials in which the best label is
-    right, although no attack claims it.
-    """
+    """The rates at one setting of a defence, of what was tried, and what the update keeps."""
 
     setting: float
     rates: Mapping[Leak, Rate]
@@ -353,10 +338,9 @@ class Point:
 class Response:
     """How leakage answers to one defence.
 
-    ``stops`` holds the weakest setting tried at which an attack succeeded in no trial, and ``left``
-    what is left of the update there. ``unclaimed`` is the number of trials in which the best label
-    is right although no attack claims it: the most at any setting from where claims end, or that at
-    the strongest setting if they do not.
+    ``stops`` holds the weakest setting at which an attack succeeded in no trial, ``left`` what is
+    left of the update there, and ``unclaimed`` how often the best label is right beyond it, not
+    claimed.
     """
 
     name: str

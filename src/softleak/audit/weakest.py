@@ -13,7 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 
-from softleak.audit.defended import (
+from softleak.audit.leaks import Leak
+from softleak.audit.options import Options
+from softleak.audit.report import AuditReport
+from softleak.audit.run import NamedShare
+from softleak.audit.sweeps import PLAIN, TREATMENTS, Rate, Treatment, Utility, mean_utility, utility
+from softleak.audit.whatif import (
     InputReach,
     Target,
     Trial,
@@ -21,11 +26,6 @@ from softleak.audit.defended import (
     from_first,
     walks,
 )
-from softleak.audit.leaks import Leak
-from softleak.audit.options import Options
-from softleak.audit.report import AuditReport
-from softleak.audit.run import NamedShare
-from softleak.audit.sweeps import PLAIN, TREATMENTS, Rate, Treatment, Utility, mean_utility, utility
 from softleak.core.errors import OptionError
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -119,13 +119,10 @@ class Search:
         return [unit * GRID_FACTOR**power for power in GRID_POWERS]
 
     def weakest(self, within: int | None = None) -> Stopped | None:
-        """Return the weakest setting of the grid that stops everything, None if none does.
+        """Return the weakest setting that stops everything, of all or of the first ``within``.
 
         What is within reach is known in a moment, so that goes first. Labels take less time to
         attack than inputs by a walk, and mostly more noise to hide, so they follow.
-
-        Args:
-            within: the number of settings to look at, from the weakest on; None for all.
         """
         grid: Sequence[float] = self.grid[:within]
         narrowed = self.reach is not None and bool(self.leaks & INPUTS)
@@ -207,11 +204,6 @@ class Search:
         return Trial(self.subject, self.target, send, self.options, views, self.reach)
 
 
-def stronger(stopped: Stopped) -> Stopped:
-    """Return the next setting of the grid, of which no trial was made."""
-    return replace(stopped, setting=stopped.setting * GRID_FACTOR)
-
-
 def root_mean_square(share: GradientShare) -> float:
     """Return the size of a share's entries."""
     total = sum(float(g.double().square().sum()) for g in share.values())
@@ -219,11 +211,7 @@ def root_mean_square(share: GradientShare) -> float:
 
 
 def least_loss(search: Search, treatments: Sequence[Treatment] = TREATMENTS) -> Stopped | None:
-    """Return the treatment and the noise that stop everything and leave the most of the update.
-
-    Returns:
-        The best that was found; None if nothing that was tried stops the attacks.
-    """
+    """Return the treatment and noise that stop everything and leave the most; None if none do."""
     best: Stopped | None = None
     most = 0.0  # the progress that is left behind the best, on average over the noise
     for treatment in treatments:

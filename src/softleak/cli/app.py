@@ -27,10 +27,7 @@ KEPT_BYTES = 2**30
 
 
 def keep_freed_memory() -> bool:
-    """Have malloc keep up to a gigabyte of freed memory; return whether this system can.
-
-    It changes the whole process, so that only the command line calls it.
-    """
+    """Have malloc keep freed memory of the process; return whether this system can."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -59,9 +56,8 @@ def texts_below(options: type) -> dict[str, str]:
 def takes(options: type) -> Callable[[Command], Command]:
     """Return a decorator that gives a command one parameter for each field of a dataclass.
 
-    Args:
-        options: a dataclass whose fields are annotated with Typer's ``Option`` or ``Argument``. The
-            string below a field is its help.
+    The fields are annotated with Typer's ``Option`` or ``Argument``; the string below one is its
+    help.
     """
     hints: dict[str, Any] = get_type_hints(options, include_extras=True)
     for name, text in texts_below(options).items():

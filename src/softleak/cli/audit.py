@@ -27,7 +27,6 @@ from rich.text import Text
 from torch import nn
 
 from softleak import io as tensor_files
-from softleak.audit.defended import Target
 from softleak.audit.leaks import Leak
 from softleak.audit.metrics import Truth
 from softleak.audit.options import NO_NAMES, Options, TokenNames
@@ -41,11 +40,11 @@ from softleak.audit.run import (
     share_files,
 )
 from softleak.audit.sweeps import Asked
-from softleak.audit.whatif import hiding_of, stages, what_if
+from softleak.audit.whatif import Target, hiding_of, stages, what_if
 from softleak.bounds.hidden import COSINE, Hiding
 from softleak.cli.exits import Exit, counting_bar, mistakes
 from softleak.cli.options import Request
-from softleak.core.client import Client
+from softleak.core.client import Client, capture
 from softleak.core.environment import code_digest, now, versions
 from softleak.core.errors import DataError, FileError, ModelError, SoftleakError
 from softleak.core.forward import accepted_shapes
@@ -64,7 +63,6 @@ from softleak.io.weights import copy_weights, match, own_weights
 from softleak.labels.evidence.probes import evidence_of
 from softleak.paper import data, models
 from softleak.paper.data import LARGEST_CLASS_COUNT, embedded
-from softleak.paper.sample import NORMALISATION, sample_shares
 from softleak.present.bounds import hiding_words
 from softleak.present.dossier import write_dossier
 from softleak.present.machine import as_data, github, write_json, write_junit, write_sarif
@@ -280,10 +278,7 @@ AuditedShares = tuple[Sequence[AuditReport], Sequence[Refusal], Sequence[NamedSh
 
 
 def run(request: Request, step: Step) -> Audit:
-    """Audit what was asked for; raises ``SoftleakError`` if the options contradict one another.
-
-    ``step`` is told of every share, and of every setting of a defence.
-    """
+    """Audit what was asked for, and tell ``step`` of every share and setting of a defence."""
     request.check()
     if request.of_the_sample:
         return _sample(request, step)
@@ -369,11 +364,30 @@ def _checkpoints(
     return tuple(reports), (), shares
 
 
+SAMPLE_KINDS: Mapping[str, data.Augmentation] = {
+    "one-hot": data.Hard(),
+    "smoothed": data.Smoothing(),
+    "mixed": data.Mixup(),
+    "arbitrary": data.Dirichlet(),
+}
+
+
+def sample_shares(each: int, seed: int) -> Iterator[NamedShare]:
+    """Yield ``each`` gradients for every kind of label, and the truth to score them by."""
+    model, images = models.trained_lenet(), data.embedded()
+    for number, (kind, augmentation) in enumerate(SAMPLE_KINDS.items()):
+        drawn = data.samples(images, augmentation, each, seed + number, data.CIFAR10_NORM)
+        for index, sample in enumerate(drawn, 1):
+            share = capture(model, sample.x, sample.y)
+            digest, truth = tensor_digest(share), Truth(sample.y, sample.x)
+            yield NamedShare(f"{kind} {index}", share, truth, digest)
+
+
 def _sample(request: Request, step: Step) -> Audit:
     """Audit the embedded sample, with the truth to score the answers."""
     subject = Subject.of(models.trained_lenet(), (3, 32, 32))
     shares = list(sample_shares(request.each, request.seed))
-    options = replace(_options(request), normalisation=NORMALISATION)
+    options = replace(_options(request), normalisation=data.CIFAR10_NORM)
     step("", len(shares))
     reports = tuple(audit_shares(subject, shares, options, lambda name: step(name, len(shares))))
     name, classes = "the trained LeNet that comes with softleak", embedded().class_names
@@ -443,10 +457,7 @@ def _is_one(path: Path) -> bool:
 
 
 def check_outputs(request: Request) -> None:
-    """Raise ``FileError`` if a file of the answer could not be written, or would replace another.
-
-    Nothing is made or written.
-    """
+    """Raise ``FileError`` if a file could not be written, or would replace another; write none."""
     if request.out.exists() and not request.out.is_dir():
         raise FileError(f"expected a folder for --out, found a file at {request.out}; name another")
     names = ["index.html", "audit.json"]

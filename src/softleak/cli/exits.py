@@ -42,11 +42,7 @@ def complain(error: SoftleakError | str) -> None:
 
 @contextmanager
 def mistakes(kept: str = "Nothing was kept.") -> Iterator[None]:
-    """End the command with a line and an exit code instead of a traceback.
-
-    Args:
-        kept: a sentence about what is kept if the command is stopped by Ctrl-C.
-    """
+    """End the command with a line and an exit code; ``kept`` is said after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:

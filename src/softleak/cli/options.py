@@ -23,7 +23,6 @@ _known = partial(Option, rich_help_panel="What you know about the update")
 
 
 def _leak(name: str) -> Leak:
-    """Return the kind of leak of this name, for ``--fail-on``."""
     try:
         return Leak.named(name)
     except OptionError as error:
@@ -214,61 +213,40 @@ class Request(AuditOptions):
 
     def check(self) -> None:
         """Raise ``SoftleakError`` with the first thing that is missing or contradicts another."""
-        for wrong, words in self._mistakes():
+        for words, wrong in self._mistakes().items():
             if wrong:
                 raise SoftleakError(words)
 
-    def _mistakes(self) -> list[tuple[bool, str]]:
+    def _mistakes(self) -> dict[str, bool]:
+        """Return what may be wrong, in words, and whether it is."""
         difference = self.kind in (UpdateKind.DELTA, UpdateKind.WEIGHTS)
-        return [
-            (
-                self.labels_only and Leak.INPUT in self.leaks_to_fail_on,
-                "--labels-only attacks no input, so --fail-on input could never fail; leave out "
-                "one of the two",
+        shared = self.share is not None
+        return {
+            "--labels-only attacks no input, so --fail-on input could never fail; leave out one of "
+            "the two": self.labels_only and Leak.INPUT in self.leaks_to_fail_on,
+            "say which update to audit: --share, or --before and --after": not shared
+            and not self.of_checkpoints
+            and self._of_an_update,
+            "say which model the update is of: --model NAME or MODULE:FACTORY": self.model is None
+            and not self.of_the_sample,
+            "give --share, or --before and --after, not both": shared and self.of_checkpoints,
+            "--before and --after belong together; give both": self.of_checkpoints
+            and None in (self.before, self.after),
+            "--kind says what --share holds; --before and --after hold weights anyway": (
+                self.of_checkpoints and self.kind is not None
             ),
-            (
-                self.share is None and not self.of_checkpoints and self._of_an_update,
-                "say which update to audit: --share, or --before and --after",
+            "--lr is the learning rate of a step of weights: say --kind delta or --kind weights "
+            "with it": shared and self.lr is not None and not difference,
+            "--client says the learning rate as well: leave out --lr": self.client is not None
+            and self.lr is not None,
+            "--client trains and sends weights: say --kind delta or --kind weights with it": (
+                shared and self.client is not None and not difference
             ),
-            (
-                not self.of_the_sample and self.model is None,
-                "say which model the update is of: --model NAME or MODULE:FACTORY",
-            ),
-            (
-                self.share is not None and self.of_checkpoints,
-                "give --share, or --before and --after, not both",
-            ),
-            (
-                self.of_checkpoints and None in (self.before, self.after),
-                "--before and --after belong together; give both",
-            ),
-            (
-                self.of_checkpoints and self.kind is not None,
-                "--kind says what --share holds; --before and --after hold weights anyway",
-            ),
-            (
-                self.share is not None and self.lr is not None and not difference,
-                "--lr is the learning rate of a step of weights: say --kind delta or --kind "
-                "weights with it",
-            ),
-            (
-                self.client is not None and self.lr is not None,
-                "--client says the learning rate as well: leave out --lr",
-            ),
-            (
-                self.share is not None and self.client is not None and not difference,
-                "--client trains and sends weights: say --kind delta or --kind weights with it",
-            ),
-            (
-                self.random_weights and _any_given(self.weights, self.before),
-                "--random-weights contradicts --weights and --before",
-            ),
-            (
-                self.kind is UpdateKind.WEIGHTS and self.weights is None,
-                "--kind weights is a step from known weights: give the weights before it by "
-                "--weights",
-            ),
-        ]
+            "--random-weights contradicts --weights and --before": self.random_weights
+            and _any_given(self.weights, self.before),
+            "--kind weights is a step from known weights: give the weights before it by "
+            "--weights": self.kind is UpdateKind.WEIGHTS and self.weights is None,
+        }
 
 
 def _any_given(*options: object) -> bool:

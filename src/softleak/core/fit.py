@@ -43,6 +43,7 @@ class Explanation(Enum):
     MSE = "mse"
     MARGIN = "margin"
     TEMPERATURE = "temperature"
+    ANY_TEMPERATURE = "any temperature"
     OTHER_LOSS = "another loss"
     OTHER_WEIGHTS = "other weights"
     SWAPPED = "swapped"

@@ -69,6 +69,7 @@ class Why(Enum):
     OTHERWISE = auto()  # classes
     NOT_ONE_STEP = auto()  # samples
     COUNTS_ESTIMATED = auto()
+    COUNTED = auto()  # samples
     TOO_FEW_SAMPLES = auto()  # least, samples
     PARTS = auto()  # parts: (class, mean, low, high) each; message
     PARTS_NOT_ESTIMATED = auto()  # error
@@ -80,11 +81,7 @@ class Why(Enum):
     # of several reasons
     ALL_OF = auto()  # reasons
     OF_SEVERAL_ATTACKS = auto()  # reasons, beside
-    # of what the share looks like
     ANOTHER_READING = auto()  # sign, class_index
-    SIGN_PATTERN = auto()
-    DROPOUT = auto()  # layers
-    DECAY_SHOWS = auto()  # decay
 
 
 @dataclass(frozen=True)

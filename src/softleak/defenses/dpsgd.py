@@ -29,9 +29,7 @@ MULTIPLIER_PRECISION = 1e-4  # the relative precision to which one is found
 class DPSGD:
     """One client's side of DP-SGD. It is not a function of a share, as it clips per sample.
 
-    Noise of ``noise_multiplier × max_norm`` is added to the sum of the clipped gradients. The
-    accountant needs to know how often (``steps``) and with which probability (``sample_rate``)
-    one person's sample is used.
+    Noise of ``noise_multiplier × max_norm`` is added to the sum of the clipped gradients.
     """
 
     noise_multiplier: float
@@ -56,10 +54,7 @@ class DPSGD:
         return self.noise_multiplier * self.max_norm
 
     def capture(self, model: nn.Module, x: Tensor, y: Tensor) -> GradientShare:
-        """Return what a client sends for a batch ``x`` (B, …) with soft labels ``y`` (B, C).
-
-        The sum over the batch, divided by its size. Runs a copy of the model, in train mode.
-        """
+        """Return the mean of what a batch ``x`` (B, …) with soft labels ``y`` (B, C) sends."""
         opacus = _opacus()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of hooks and of generators that are not for secrecy

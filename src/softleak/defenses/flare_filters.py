@@ -60,10 +60,7 @@ class FlareFilter:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed what the filters draw from, which is NumPy's global generator, and leave it as it was.
-
-    The filters' own words on every update are not shown.
-    """
+    """Seed NumPy's global generator, from which the filters draw, and leave it as it was."""
     before = np.random.get_state()
     level = logging.root.manager.disable
     np.random.seed(seed)

@@ -56,14 +56,8 @@ def step_between(
             f"first {odd[0]!r}; is it of this model?"
         )
     for name, start in before.items():
-        came = after[name]
-        if came.shape != start.shape:
-            raise ShareError(
-                f"the array {name!r} should have shape {tuple(start.shape)}, got "
-                f"{tuple(came.shape)}; is it of this model?"
-            )
-        if came.is_floating_point() != start.is_floating_point():
-            raise ShareError(f"the array {name!r} should be {start.dtype}, got {came.dtype}")
+        if after[name].is_floating_point() != start.is_floating_point():
+            raise ShareError(f"the array {name!r} should be {start.dtype}, got {after[name].dtype}")
     rate = 1.0 if lr is None or client is not None else lr
     share = GradientShare.from_update(before, after, lr=rate)
     share.check_finite()
@@ -83,10 +77,7 @@ class ClientUpdate:
     received: Weights = field(default_factory=dict)  # what the client was sent
 
     def sending(self, after: Weights, samples: int | None = None) -> ClientUpdate:
-        """Return the update of a client that sends this state, or some arrays of it.
-
-        Raises ``ShareError`` if this is not a step from the state that the client was sent.
-        """
+        """Return the update of a client that sends this state, or raise ``ShareError``."""
         told = {name: self.received[name] for name in after if name in self.received}
         return replace(self, share=step_between(told, after, self.lr, self.client), samples=samples)
 
@@ -96,10 +87,7 @@ class ClientUpdate:
         return share.renamed({own: name for name, own in names.items()})
 
     def after(self, share: GradientShare, model: nn.Module) -> dict[str, Tensor]:
-        """Return the received state after one step of another share.
-
-        Running statistics and counters, which a share does not hold, stay as they were received.
-        """
+        """Return the received state after one step of another share."""
         told = self.under_sent_names(share, model)
         moved = {n: t.double() - self.size * told[n] for n, t in self.received.items() if n in told}
         return {name: moved.get(name, t).to(t.dtype) for name, t in self.received.items()}
@@ -118,10 +106,7 @@ class ClientUpdate:
 
     @property
     def samples_of_steps(self) -> int | None:
-        """The number of samples if, by what is said, several steps were taken on several samples.
-
-        None for one sample, for one step, and if it was not said.
-        """
+        """The number of samples if it was said that several steps were taken on several."""
         if self.samples is None or self.client is None or self.client.epochs is None:
             return None
         batch = self.client.batch_size or self.samples
@@ -144,10 +129,7 @@ def by_state(updates: Sequence[ClientUpdate]) -> list[list[ClientUpdate]]:
 def read_several(
     subject: Subject, update: ClientUpdate, report: AuditReport, stand_ins: StandIns | None = None
 ) -> AuditReport:
-    """Return the report on several samples with their number per class, or why it was not counted.
-
-    Images with their classes may be given, on which local training is simulated.
-    """
+    """Return the report on several samples with their number per class, or why not counted."""
     sent, gradient = update.share, update.gradient
     attacked = report.several and report.composition.attacked
     if sent is None or gradient is None or not attacked:
@@ -261,8 +243,8 @@ class RoundAudit:
     def metrics(self) -> dict[str, float]:
         """Return the round in numbers, for Flower's metrics.
 
-        A leak is given as a fraction of the updates on which it was attacked. If it was attacked on
-        none, that number is missing, and only the number of updates not attacked is there.
+        A leak is a fraction of the updates on which it was attacked; without any, that number is
+        missing.
         """
         tried = {leak: self.attacked(leak) for leak in Leak}
         return {

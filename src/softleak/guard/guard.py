@@ -14,12 +14,12 @@ from torch import nn
 from softleak.audit.leaks import Leak
 from softleak.audit.sweeps import PLAIN, TREATMENTS, Treatment, Utility, utility
 from softleak.audit.weakest import (
+    GRID_FACTOR,
     Make,
     Search,
     Stopped,
     check_search,
     least_loss,
-    stronger,
     treated,
 )
 from softleak.core.errors import OptionError
@@ -69,9 +69,8 @@ class GuardOutcome:
     def metrics(self, stop: frozenset[Leak], seconds: float) -> dict[str, float]:
         """Return the outcome as numbers for a framework's metrics.
 
-        Every reply of a guard has the same names, because strategies insist on that. Inputs are
-        attacked only if the guard is to stop them; otherwise they have no number. What could not be
-        attacked this time is counted by a number of its own.
+        Every reply has the same names, as strategies insist; inputs have none if they are not
+        stopped.
         """
         never = {Leak.INPUT} - stop
         leaks, unattacked = self.found.leaks, self.found.unattacked
@@ -121,7 +120,7 @@ def defended(
         sent = tried.send(stopped.setting, generator)
         if tried.stops(sent, stopped.setting):
             return GuardOutcome(found, sent, stopped, utility(search.target.share.share, sent))
-        stopped = stronger(stopped)
+        stopped = replace(stopped, setting=stopped.setting * GRID_FACTOR)  # no trial was made of it
     return GuardOutcome(found, refusal="the attack still succeeds behind the strongest noise tried")
 
 
@@ -160,10 +159,7 @@ class GuardPolicy:
 
 
 class UpdateGuard:
-    """Audit a client's own update, and act on it by a policy.
-
-    Of the model only the architecture counts; the weights are those received.
-    """
+    """Audit a client's own update of an architecture's weights, and act on it by a policy."""
 
     def __init__(self, model: nn.Module, policy: GuardPolicy, question: Question) -> None:
         self.model, self.policy, self.question = model, policy, question
@@ -172,11 +168,7 @@ class UpdateGuard:
     def outcome(
         self, update: ClientUpdate, last: Stopped | None, generator: np.random.Generator
     ) -> GuardOutcome:
-        """Audit an update, and decide what becomes of it; raises ``SoftleakError`` if it cannot.
-
-        The defence of the round before is tried first. The generator is the source of the noise
-        that is really sent.
-        """
+        """Audit an update, and decide what becomes of it; the generator is for the noise."""
         start = process_time()
         found = self._outcome(update, last, generator)
         return replace(found, processor=process_time() - start)

@@ -84,11 +84,7 @@ def tensors(dxo: DXO) -> dict[str, Tensor]:
 
 
 def own_step(before: Weights, dxo: DXO, lr: float | None) -> ClientUpdate:
-    """Return the step from the state received that an object tells, or raise ``ShareError``.
-
-    The object holds weights, or differences of weights; variables that were excluded may be
-    missing. The learning rate may be unknown.
-    """
+    """Return the step that an object of weights or differences tells, or raise ``ShareError``."""
     sent = tensors(dxo)
     strange = sorted(sent.keys() - before.keys())
     if strange:
@@ -144,8 +140,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         input_shape: the shape of one input; None to guess it from the model.
         seeds: the number of trials for each setting of the noise.
         model_args: the arguments of the factory.
-        match_seconds: the time in which the image of a network that cannot be walked back is
-            solved for or matched; with 0 it is not attacked.
+        match_seconds: the time in which an image is solved for or matched; 0 attacks none.
         refuse_unattacked: whether an update is dropped if what must not leak was not attacked.
         metrics: whether the outcome goes to the event stream, for analytics.
         loss: what the clients minimise: "ce", "bce" or "mse"; None to let the numbers decide.
@@ -242,8 +237,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
 
 
 def _action(name: str) -> Action:
-    try:
-        return Action[name.upper()]
-    except KeyError:
-        known = ", ".join(action.name.lower() for action in Action)
-        raise OptionError(f"expected one of {known} as the action, got {name!r}") from None
+    known = {action.name.lower(): action for action in Action}
+    if name.lower() not in known:
+        raise OptionError(f"expected one of {', '.join(known)} as the action, got {name!r}")
+    return known[name.lower()]

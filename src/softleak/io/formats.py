@@ -57,8 +57,7 @@ Remarks = tuple[str, ...]
 def unwrap(content: object) -> tuple[Tensors, Remarks]:
     """Return the tensors by name in what ``torch.load`` returned, and which part of it they are.
 
-    A list of tensors has no names: they are numbered, and taken in the order of the model. Raises
-    ``FileError`` if there are no tensors.
+    A list of tensors is numbered, in the order of the model; without any ``FileError`` is raised.
     """
     if isinstance(content, list | tuple):
         return _numbered(content), ()
@@ -309,7 +308,7 @@ ENDINGS = ", ".join(_FORMATS)
 def load(path: Path) -> Content:
     """Return what a file, by its ending, or a Hugging Face folder holds; it need not be trusted.
 
-    Raises ``FileError`` with the reason if it is damaged, too large, or holds anything but tensors.
+    Raises ``FileError`` if it is damaged, too large, or holds anything but tensors.
     """
     file = _file_of(path)
     return _sharded(file) if file.name.endswith(INDEX) else _single(file)

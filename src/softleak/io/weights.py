@@ -46,12 +46,10 @@ def match(
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Return the model's name of each tensor that belongs to it, and what is said of the others.
 
-    Names may differ by a prefix on either side, as when one of the two is wrapped. The prefixes
-    are those under which most names and shapes agree. What is not under the prefix, such as a
-    second copy of the weights (a running average) or the buffers of a loss, is left out.
-
-    Tensors without names (``arr_0``, ``arr_1``, … as a list is saved) are taken in the order of
-    the model's parameters, or of its whole state, whichever fits in number and shape.
+    Names may differ by a prefix on either side, as when one of the two is wrapped: by that under
+    which most names and shapes agree. What is not under it, such as a second copy of the weights,
+    is left out. Tensors without names are taken in the order of the model's parameters, or of its
+    state.
 
     Raises ``ShareError`` if two readings are equally good.
     """
@@ -169,9 +167,8 @@ def _in_order(model: nn.Module, arrays: Sequence[Tensor]) -> list[str]:
 def pretrained_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor] | None:
     """Return weights under the names the library has in memory, converted by the library itself.
 
-    The answer is None if the model holds no network of the library, or if the weights are not all
-    of its weights. Nothing is downloaded: the library is given the tensors and the configuration it
-    has.
+    None if the model holds no network of the library, or not all of its weights. Nothing is
+    downloaded.
     """
     library: Any = sys.modules.get("transformers")  # a model of it has imported it
     if library is None:
@@ -213,10 +210,7 @@ MOST_MISMATCHES = 5  # tensors that do not fit which a message names
 
 
 def load_weights(model: nn.Module, path: str | PathLike[str]) -> nn.Module:
-    """Copy the weights in a file or a Hugging Face folder into a model, and return the model.
-
-    Raises ``ModelError`` with what does not fit.
-    """
+    """Copy the weights in a file or a folder into a model, or raise ``ModelError``."""
     file = Path(path)
     return copy_weights(model, tensor_files.load(file).tensors, file.name)
 

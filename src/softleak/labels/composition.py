@@ -81,6 +81,7 @@ PRESENT_ROUNDINGS = 16.0  # an entry this many roundings below zero is negative
 # The most that labels are taken to be smoothed by: a class of no sample is then raised by up to a
 # C-th of it.
 MOST_SMOOTHED = 0.2
+UNLIKELY = 2.5  # times what smoothing gives a class of no sample: a smaller p may be below that
 UNSURE_LENGTH = 5.0  # times: how much longer features may be than those of noise
 MISPLACED = 0.5  # of all predictions: more than a sign that is right takes from few classes
 # A first step with Nesterov momentum is up to twice as long as the rate that is stated says.
@@ -121,6 +122,13 @@ class BatchReader:
         mean = self.features.mean(0)
         size = float(mean.square().sum())
         return mean / size if size > 0 else None
+
+    @cached_property
+    def least_likely(self) -> Tensor:
+        """Return the smallest probability (C,) that the model gives each class on noise."""
+        if not len(self.features):
+            return torch.zeros(self.head.classes)
+        return torch.softmax(self.head.logits(self.features) + self.head.b, -1).amin(0)
 
     def read(
         self, share: GradientShare, samples: int | None = None, *, left: float | None = None

@@ -78,6 +78,8 @@ def fitted(
     head = subject.head
     if answer.status is Status.UNIQUE and answer.family in KNOWN_FAMILIES:
         fit = OF_ANY_SCALE if knowledge.scale_unknown else BORNE_OUT
+        if _of_any_temperature(subject, knowledge, answer):
+            fit = fit.saying(Hypothesis(Topic.LOSS, Bearing.OPEN, Explanation.ANY_TEMPERATURE))
         return replace(answer, fit=beside_statements(fit, knowledge, share))
     if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
         return answer
@@ -91,6 +93,16 @@ def fitted(
     if several is not None:
         return several
     return _contradicted(answer, found, subject, share)
+
+
+def _of_any_temperature(subject: Subject, knowledge: Knowledge, answer: Recovery) -> bool:
+    """Return whether nothing tells a loss that divides the logits by a temperature.
+
+    A share of the feature ``x`` under it is that of ``x/T`` under the plain loss, entry by entry,
+    unless the logits have a bias or another layer tells the length of the feature.
+    """
+    told = subject.head.has_bias or any(piece.agrees for piece in answer.evidence)
+    return knowledge.loss is None and not told
 
 
 def beside_statements(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
@@ -387,7 +399,8 @@ def _of_many(
     if sums <= rounding:
         yield Hypothesis(Topic.LOSS, Bearing.HOLDS, number=off)
     elif bool(own.any()) and float(torch.cosine_similarity(G.sum(0), own, 0).abs()) > PARALLEL:
-        yield Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.DECAY, off)
+        decay = float(G.sum(0) @ own / own.square().sum())
+        yield Hypothesis(Topic.STEPS, Bearing.OPEN, Explanation.DECAY, decay)
     elif (adaptive := _of_steps(share)) is not None:
         yield adaptive
     elif rank < min(G.shape) - 1:

@@ -27,11 +27,13 @@ from softleak.paper.leaderboard import LEADERBOARD, frameworks_left_out, runnabl
 from softleak.paper.models import MODELS
 from softleak.paper.networks import Shelf
 from softleak.paper.options import EVERYTHING, EngineName, ReproduceOptions, TrainOptions
-from softleak.paper.reproduction import EXPERIMENTS, Key, reproduce
-from softleak.paper.results import (
+from softleak.paper.reproduction import (
+    EXPERIMENTS,
+    Key,
     ResultsPage,
     around,
     omission_table,
+    reproduce,
     results_table,
     splice,
     tabulated,

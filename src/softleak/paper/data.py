@@ -363,10 +363,7 @@ def verses() -> tuple[str, ...]:
 
 
 def load(path: str | PathLike[str], split: Split = Split.TEST, size: int | None = None) -> ImageSet:
-    """Read an .npz pack, the folder of CIFAR's binary version, or a folder of class folders.
-
-    ``split`` is the part of CIFAR that is read; ``size`` makes the images square, if given.
-    """
+    """Read an .npz pack, a part of CIFAR's folder, or a folder of class folders, made square."""
     place = Path(path)
     if not place.exists():
         raise DataError(f"No data at {place}.")
@@ -529,11 +526,7 @@ def samples(
     images: ImageSet, augmentation: Augmentation, count: int, seed: int,
     normalisation: Normalisation, size: int | None = None,
 ) -> Iterator[Sample]:  # fmt: skip
-    """Yield samples of images drawn at random; sample i depends on (seed, i) alone.
-
-    Each x is resized to (C, size, size), if ``size`` is given. Mixing, normalising and resizing are
-    affine and commute, so it is done once, at the end.
-    """
+    """Yield samples of images drawn at random; sample i depends on (seed, i) alone."""
     for number in range(count):
         yield nth_sample(images, augmentation, number, seed, normalisation, size)
 

@@ -47,10 +47,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell(ABC):
-    """One entry of a table: an attack on a network.
-
-    A cell measures samples one by one (``measured``), or several together (``measured_together``).
-    """
+    """An attack on a network, which measures samples one by one or several together."""
 
     everything: ClassVar[bool] = False  # whether shares hold the gradient of every parameter
     evidence: ClassVar[bool] = True  # whether the network's layers are searched for evidence
@@ -119,11 +116,7 @@ class Experiment:
         raise OptionError(f"{self.name} has no cell {name!r}")
 
     def pieces(self, cell: Cell, size: Size) -> Iterator[Piece]:
-        """Yield what is to be computed for a cell, in whole batches.
-
-        The batches do not depend on how many samples are asked for, so that a larger run continues
-        a smaller one.
-        """
+        """Yield what is to be computed for a cell, in batches that any larger run continues."""
         count = size.samples or (cell.samples if size.full else self.samples)
         repeats = size.repeats or (self.paper_repeats if size.full else 1)
         for repeat in range(repeats):

@@ -197,75 +197,72 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+class ResidualBlock(nn.Module):
+    """Convolutions ``conv1``, ``conv2``, …, each with a BatchNorm, and a shortcut around all."""
 
     expansion = 1
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, *convolutions: nn.Conv2d, shortcut: nn.Module | None) -> None:
         super().__init__()
-        self.conv1 = _conv(inputs, width, 3, stride)
-        self.bn1 = nn.BatchNorm2d(width)
+        for number, convolution in enumerate(convolutions, 1):
+            self.add_module(f"conv{number}", convolution)
+            self.add_module(f"bn{number}", nn.BatchNorm2d(convolution.out_channels))
         self.relu = nn.ReLU()
-        self.conv2 = _conv(width, width, 3)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _projection(inputs, width, stride)
+        self.downsample = shortcut
+        self._depth = len(convolutions)
 
     def forward(self, x: Tensor) -> Tensor:
+        out = x
+        for number in range(1, self._depth + 1):
+            out = self.get_submodule(f"bn{number}")(self.get_submodule(f"conv{number}")(out))
+            out = out if number == self._depth else self.relu(out)
         shortcut = x if self.downsample is None else self.downsample(x)
-        residual = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out: Tensor = self.relu(residual + shortcut)
-        return out
+        added: Tensor = self.relu(out + shortcut)
+        return added
 
 
-class Bottleneck(nn.Module):
+class BasicBlock(ResidualBlock):
+    """Two 3x3 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        first, second = _conv(inputs, width, 3, stride), _conv(width, width, 3)
+        super().__init__(first, second, shortcut=_projection(inputs, width, stride))
+
+
+class Bottleneck(ResidualBlock):
     """A 1x1, a 3x3 (with the stride) and a 1x1 convolution, and a shortcut."""
 
     expansion = 4
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
         outputs = width * self.expansion
-        self.conv1 = _conv(inputs, width, 1)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv(width, width, 3, stride)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = _conv(width, outputs, 1)
-        self.bn3 = nn.BatchNorm2d(outputs)
-        self.relu = nn.ReLU()
-        self.downsample = _projection(inputs, outputs, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.downsample is None else self.downsample(x)
-        narrow = self.relu(self.bn1(self.conv1(x)))
-        narrow = self.relu(self.bn2(self.conv2(narrow)))
-        out: Tensor = self.relu(self.bn3(self.conv3(narrow)) + shortcut)
-        return out
+        super().__init__(
+            _conv(inputs, width, 1), _conv(width, width, 3, stride), _conv(width, outputs, 1),
+            shortcut=_projection(inputs, outputs, stride),
+        )  # fmt: skip
 
 
-class ThinBlock(nn.Module):
-    """Two 3x3 convolutions and a parameter-free shortcut.
+class Thinned(nn.Module):
+    """Every other pixel, or all of them, and channels of zeros on either side.
 
-    A shortcut that changes size drops every other pixel and fills the new channels with zeros
-    (option A of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2).
+    It is option A of He et al. 2016, "Deep Residual Learning for Image Recognition", section 4.2.
     """
 
-    expansion = 1
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, stride: int, zeros: int) -> None:
         super().__init__()
-        self.conv1 = _conv(inputs, width, 3, stride)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _conv(width, width, 3)
-        self.bn2 = nn.BatchNorm2d(width)
-        self._stride = stride
-        self._zeros = (width - inputs) // 2
+        self.stride, self.zeros = stride, zeros
 
     def forward(self, x: Tensor) -> Tensor:
-        thinned = x[:, :, :: self._stride, :: self._stride]
-        shortcut = functional.pad(thinned, (0, 0, 0, 0, self._zeros, self._zeros))
-        residual = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
-        return functional.relu(residual + shortcut)
+        thinned = x[:, :, :: self.stride, :: self.stride]
+        return functional.pad(thinned, (0, 0, 0, 0, self.zeros, self.zeros))
+
+
+class ThinBlock(ResidualBlock):
+    """Two 3x3 convolutions and a shortcut without parameters."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        first, second = _conv(inputs, width, 3, stride), _conv(width, width, 3)
+        super().__init__(first, second, shortcut=Thinned(stride, (width - inputs) // 2))
 
 
 Block = type[BasicBlock] | type[Bottleneck] | type[ThinBlock]
@@ -281,8 +278,9 @@ class ResNet(nn.Module):
     """A stem, four stages of blocks, a global average and the head `fc`."""
 
     def __init__(
-        self, block: Block, depths: tuple[int, ...], classes: int, small: bool, head_bias: bool
-    ) -> None:
+        self, block: Block, depths: tuple[int, ...], classes: int = 10, head_bias: bool = False,
+        *, small: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         positive(classes=classes)
         self.conv1 = _conv(3, 64, 3) if small else _conv(3, 64, 7, stride=2)
@@ -305,33 +303,10 @@ class ResNet(nn.Module):
         return logits
 
 
-_DEPTHS_18, _DEPTHS_50 = (2, 2, 2, 2), (3, 4, 6, 3)
-
-
-def resnet18(classes: int = 10, head_bias: bool = False) -> ResNet:
-    """Build ResNet-18 in its ImageNet form (7x7 stem, max-pool)."""
-    return ResNet(BasicBlock, _DEPTHS_18, classes, small=False, head_bias=head_bias)
-
-
-def resnet50(classes: int = 10, head_bias: bool = False) -> ResNet:
-    """Build ResNet-50 in its ImageNet form (7x7 stem, max-pool)."""
-    return ResNet(Bottleneck, _DEPTHS_50, classes, small=False, head_bias=head_bias)
-
-
-def resnet18_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
-    """Build ResNet-18 in its CIFAR form (3x3 stem, no max-pool)."""
-    return ResNet(BasicBlock, _DEPTHS_18, classes, small=True, head_bias=head_bias)
-
-
-def resnet50_cifar(classes: int = 10, head_bias: bool = False) -> ResNet:
-    """Build ResNet-50 in its CIFAR form (3x3 stem, no max-pool)."""
-    return ResNet(Bottleneck, _DEPTHS_50, classes, small=True, head_bias=head_bias)
-
-
 class ThinResNet(nn.Module):
     """Three stages of `depth` blocks, 6 * depth + 2 layers in all; the head `linear` has a bias."""
 
-    def __init__(self, depth: int, classes: int) -> None:
+    def __init__(self, depth: int, classes: int = 10) -> None:
         super().__init__()
         positive(classes=classes)
         self.conv1 = _conv(3, 16, 3)
@@ -348,19 +323,14 @@ class ThinResNet(nn.Module):
         return logits
 
 
-def resnet20(classes: int = 10) -> ThinResNet:
-    """Build ResNet-20 for CIFAR."""
-    return ThinResNet(3, classes)
-
-
-def resnet32(classes: int = 10) -> ThinResNet:
-    """Build ResNet-32 for CIFAR."""
-    return ThinResNet(5, classes)
-
-
-def resnet56(classes: int = 10) -> ThinResNet:
-    """Build ResNet-56 for CIFAR."""
-    return ThinResNet(9, classes)
+# In their ImageNet form (7x7 stem, max-pool), in their CIFAR form (3x3 stem, no max-pool), and the
+# thin ones for CIFAR of 20, 32 and 56 layers. All take ``classes``, and those with a head ``fc``
+# take ``head_bias``.
+resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2))
+resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3))
+resnet18_cifar = partial(resnet18, small=True)
+resnet50_cifar = partial(resnet50, small=True)
+resnet20, resnet32, resnet56 = (partial(ThinResNet, depth) for depth in (3, 5, 9))
 
 
 _MLP_RATIO = 4
@@ -451,11 +421,7 @@ def vit(
     classes: int = 10, image: int = 32, patch: int = 4, width: int = 96, depth: int = 4,
     heads: int = 4, dropout: float = 0.0,
 ) -> ViT:  # fmt: skip
-    """Build a vision transformer for square images.
-
-    ``image`` and ``patch`` are pixels per side, the first a multiple of the second; ``width``, the
-    entries of a token, is a multiple of ``heads``, the attention heads per block.
-    """
+    """Build a vision transformer for square images of so many pixels per side, cut in patches."""
     positive(classes=classes, depth=depth)
     divisible("image", image, "patch", patch)
     divisible("width", width, "heads", heads)

@@ -216,10 +216,9 @@ class AttackedNetwork:
         cls, network: Network, shelf: Shelf, *, evidence: bool = True, everything: bool = False,
         dtype: torch.dtype = torch.float32, training: bool = False,
     ) -> AttackedNetwork:  # fmt: skip
-        """Build a network in eval mode (or train mode), and look for evidence in its layers or not.
+        """Build a network in eval or train mode, and look for evidence in its layers or not.
 
-        By default shares hold only what the recovery of labels reads; ``everything`` has them hold
-        the gradient of every parameter. ``dtype`` is that of the weights, and so of the gradients.
+        Shares hold what the recovery of labels reads, or the gradient of every parameter.
         """
         model = network.build(shelf).to(dtype).train(training)
         subject = Subject.of(model, network.input_shape, head=Head.of(model))

@@ -296,11 +296,9 @@ def _submit(pool: ProcessPoolExecutor, piece: Piece) -> Future[Sequence[Record]]
 
 
 def _context() -> BaseContext:
-    """Return how workers are started.
+    """Return how workers are started: forked children of a process with torch's threads can hang.
 
-    Forked children of a process in which torch's threads run can hang. Where the system can, a
-    server that has imported torch and computed nothing is forked instead, so that torch is imported
-    once for all workers; elsewhere every worker is spawned.
+    A server that has imported torch and computed nothing is forked where the system can.
     """
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")

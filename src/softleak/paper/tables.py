@@ -348,10 +348,7 @@ QUALITIES = (
 
 
 def qualities(found: Tensor | None, sample: Sample, target: AttackedNetwork) -> Measures:
-    """Return PSNR, SSIM and LPIPS of an input as the model sees it.
-
-    If no usable input was found, the data set's mean image is scored instead.
-    """
+    """Return PSNR, SSIM and LPIPS of an input, or of the mean image if none was found."""
     norm, image = target.network.normalisation, target.mean_image.double()
     if found is not None and bool(found.isfinite().all()):
         image = norm.invert(found.view_as(sample.x).double())
@@ -533,11 +530,7 @@ POLISHED = "polished"
 
 
 def _table3() -> Iterator[Cell]:
-    """Yield the cells of Table 3, in three parts.
-
-    Inputs by exact inversion, each beside the best of the paper's ten values; those by matching,
-    for every setting and source of the label; "ours" polished by Gauss–Newton, beside "ours".
-    """
+    """Yield the cells of Table 3: by exact inversion, by matching, and polished by Gauss–Newton."""
     protocols = (MIXED_PROTOCOL, SMOOTHED_PROTOCOL)
     for protocol, subject in product(protocols, VARIATION_WEIGHTS):
         yield ExactCell(subject, protocol, samples=protocol.samples)

@@ -37,10 +37,7 @@ class Recipe:
 
 
 def initialise(model: nn.Module, gain: float) -> None:
-    """Replace the weights by Xavier initialisation, and biases by zero.
-
-    Stacked sigmoids hardly train from PyTorch's own initial weights, which are smaller.
-    """
+    """Replace the weights by Xavier's, from which stacked sigmoids train, and biases by zero."""
     for module in model.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.xavier_normal_(module.weight, gain)
@@ -97,10 +94,7 @@ def accuracy(model: nn.Module, images: ImageSet) -> float:
 
 
 def train(recipe: Recipe, images: ImageSet, tell: Callable[[int, float], None]) -> nn.Module:
-    """Train a network with AdamW and a one-cycle schedule, and return it in eval mode.
-
-    ``images`` are of the recipe's size; ``tell`` hears the number and mean loss of each epoch.
-    """
+    """Train a network with AdamW and a one-cycle schedule; tell number and mean loss of epochs."""
     generator = torch.Generator().manual_seed(recipe.seed)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(recipe.seed)

@@ -169,10 +169,7 @@ ATTACKER = (
 def attacker_knowledge(
     knowledge: Knowledge, recovery: Recovery | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Return what the attacker knows of an update, as questions and answers.
-
-    The fit of a recovery may contradict what was stated.
-    """
+    """Return what the attacker knows of an update, and what its fit contradicts of that."""
     family = knowledge.family
     fit = NOT_FITTED if recovery is None else recovery.fit
     noise = f"standard deviation {knowledge.noise:g}, as declared" if knowledge.noise else (

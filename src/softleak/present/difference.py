@@ -51,10 +51,7 @@ class StateChange:
 
     @property
     def worse(self) -> bool:
-        """Return whether something leaks now that did not, or is not attacked any more.
-
-        Only an attack that was carried out and failed is evidence that a leak ended.
-        """
+        """Return whether something leaks that did not, or is not attacked any more."""
         return self.after is not State.NO_SUCCESS
 
 
@@ -81,7 +78,9 @@ class AuditDifference:
         if not self.changes:
             same = "Nothing changed in what leaks from the updates that both audits have."
             return " ".join([same, *self._alone])
-        made = Counter((c.before, _as_shown(c.after)) for c in self.changes)
+        # A sentence does not say why nothing was attacked.
+        ends = ((c, c.after if c.after.attacked else State.NOT_ATTACKED) for c in self.changes)
+        made = Counter((change.before, after) for change, after in ends)
         new = sum(change.after is State.LEAKED for change in self.changes)
         said = [
             _counted(made[states], *phrases)
@@ -98,11 +97,6 @@ class AuditDifference:
             if names:
                 verb = "it was" if len(names) == 1 else "they were"
                 yield f"Only the {which} audit has {_named(names)}; {verb} not compared."
-
-
-def _as_shown(state: State) -> State:
-    """Return the state, of which a sentence does not say why nothing was attacked."""
-    return state if state.attacked else State.NOT_ATTACKED
 
 
 def _counted(count: int, one: str, several: str) -> str:

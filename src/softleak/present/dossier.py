@@ -200,10 +200,7 @@ def write_dossier(folder: Path, audit: Audit) -> None:
 
 
 def dossier_page(audit: Audit) -> str:
-    """Return the dossier as text. Whatever comes from a file is escaped by the template.
-
-    The fit is printed of the only update, or of those that contradict something.
-    """
+    """Return the dossier as text, with the fit of the only update or of those that do not fit."""
     every = audit.reports
     told = every if len(every) == 1 else [report for report in every if not report.fit.holds]
     return fill(

@@ -39,6 +39,8 @@ EXPLAINED: Mapping[Explanation, str] = {
     Explanation.NO_LABEL: "The update means no label under the loss that was stated.",
     Explanation.MARGIN: "The update is that of a margin loss: all violated margins count alike.",
     Explanation.TEMPERATURE: "The loss divides the logits by a temperature of {number:.4g}.",
+    Explanation.ANY_TEMPERATURE: "A loss that divides the logits by a temperature would send the "
+    "same, with the same label and a feature that is so many times as long.",
     Explanation.OTHER_LOSS: "The update is not that of a softmax cross-entropy: the rows of the "
     "head's gradient do not add up to zero.",
     Explanation.OTHER_WEIGHTS: "The update was not computed at these weights: at them it means no "
@@ -50,16 +52,16 @@ EXPLAINED: Mapping[Explanation, str] = {
     Explanation.TENSOR_FACTORS: "Tensors were multiplied by different factors, as layer-wise "
     "clipping or a learning rate for each layer leaves them.",
     Explanation.SEVERAL: "At least {number:.0f} gradients were added up: samples, or local steps.",
-    Explanation.DECAY: "What no cross-entropy explains is parallel to the weights, as weight decay "
-    "leaves it.",
+    Explanation.DECAY: "What no cross-entropy explains is parallel to the weights, as a weight "
+    "decay of {number:.2g} leaves it.",
     Explanation.OTHER_STEPS: "What stands beside the samples is not noise, and not one plain step "
     "of a softmax cross-entropy: another loss, another optimiser, or several steps.",
     Explanation.ADAPTIVE: "All parameters moved by about the same amount, as several steps of "
     "Adam or AdamW leave them: signs are left, and not sizes.",
     Explanation.ABSENT: "Noise was declared that is not in the update.",
     Explanation.MEASURED: "There is independent noise of standard deviation {number:.2g}.",
-    Explanation.SIGNS: "All entries have one size: only signs are left, as one step of Adam or "
-    "signSGD leaves them.",
+    Explanation.SIGNS: "All entries have one size: the update is a sign pattern, as one step of "
+    "Adam or signSGD leaves it.",
     Explanation.PRUNED: "Entries were removed: {number:.0%} of the head's gradient are zero where "
     "the model has none. The entries that are left are exact.",
     Explanation.GRID: "All values lie on a grid of spacing {number:.2g}: they were quantised.",
@@ -94,6 +96,7 @@ NUMBERS: Mapping[Topic | Explanation, str] = {
     Topic.NOISE: "standard deviation",
     Explanation.TEMPERATURE: "temperature",
     Explanation.SEVERAL: "gradients, at least",
+    Explanation.DECAY: "decay",
     Explanation.PRUNED: "part that is zero",
     Explanation.GRID: "spacing",
 }
@@ -272,7 +275,13 @@ def _of_noise(knowledge: Knowledge, recovery: Recovery, absent: bool) -> str:
 def _of_label(knowledge: Knowledge, recovery: Recovery) -> str:
     if knowledge.other_loss is not None:
         return f"The loss was stated: {LOSS_NAMES.get(recovery.loss.name, recovery.loss.name)}."
-    if recovery.fit[Topic.LOSS].explanation is not Explanation.NONE:
+    loss = recovery.fit[Topic.LOSS].explanation
+    if loss is Explanation.ANY_TEMPERATURE:
+        return (
+            "The label is one-hot, smoothed, or a smoothed mix of two classes. The length of the "
+            "feature is that under a loss without a temperature, which the numbers do not tell."
+        )
+    if loss is not Explanation.NONE:
         return (
             "The loss was not stated: it is the one under which the numbers mean a label of zeros "
             "and ones, perhaps smoothed."

@@ -219,11 +219,7 @@ def write_junit(path: Path, audit: Audit, gates: frozenset[Leak]) -> None:
 
 
 def junit(audit: Audit, gates: frozenset[Leak] = frozenset()) -> str:
-    """Return the findings as JUnit XML.
-
-    ``gates`` are the kinds of leak that ``--fail-on`` names; if there are none, every kind is a
-    test and what was not attacked is skipped.
-    """
+    """Return the findings as JUnit XML, of the kinds of leak that ``gates`` name, or of all."""
     kinds = [leak for leak in Leak if leak in gates or not gates]
     cases = [_case(r, leak, bool(gates)) for r in audit.reports for leak in kinds]
     cases += [_refused(refusal.name, refusal.reason) for refusal in audit.refused]
@@ -358,10 +354,7 @@ def _location(name: str) -> dict[str, Any]:
 
 
 def github(audit: Audit, gates: frozenset[Leak]) -> str:
-    """Return the findings as commands of a GitHub workflow, one a line, which it shows as remarks.
-
-    What ``gates`` name is an error if it leaked or was not attacked; another leak is a warning.
-    """
+    """Return the findings as commands of a GitHub workflow, which shows them as remarks."""
     remarks = [
         ("error", f"{refusal.name} was refused", refusal.reason) for refusal in audit.refused
     ]

@@ -83,10 +83,7 @@ def data_uri(pixels: Tensor) -> str:
 
 
 def tiles(count: Callable[[Leak, State], int], total: int) -> list[dict[str, Any]]:
-    """Return for each kind of leak in how many updates it leaked, and in how many nobody looked.
-
-    ``count`` tells of how many of the ``total`` updates a kind of leak is in a state.
-    """
+    """Return for each kind of leak in how many updates it leaked, and in how many nobody looked."""
     return [
         {
             "count": count(leak, State.LEAKED),
@@ -104,10 +101,7 @@ CARD_BARS = 3  # the largest entries of a label that a card shows
 
 
 def sample_cards(found: SamplesFinding, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a card for each sample of an update that was found, those that are proved first.
-
-    The caption says what the picture is worth, since the status speaks of the label alone.
-    """
+    """Return a card for each sample of an update that was found, those that are proved first."""
     pictures = [*map(picture, found.pictures), *[None] * len(found.samples)]
     if found.proved_inputs:
         caption = "the input, proved"
@@ -195,10 +189,7 @@ def section(report: AuditReport, number: int, names: Sequence[str]) -> dict[str,
 
 
 def _bars(report: AuditReport, names: Sequence[str]) -> tuple[list[dict[str, Any]], int]:
-    """Return a bar per class: in the order of the classes if they are few, else the largest.
-
-    A bar shows one entry of the label, from 0 to 1; ``low`` and ``high`` bound what fits.
-    """
+    """Return a bar per class: in the order of the classes if they are few, else the largest."""
     recovery = report.label.recovery
     if recovery.label is None:
         return [], 0
@@ -328,10 +319,7 @@ def charted() -> list[Leak]:
 
 
 def _cell(response: Response, leak: Leak) -> dict[str, Any]:
-    """Return from which setting on an attack failed, in words, and whether it was ``stopped``.
-
-    An attack whose best label is still right has not been stopped, though it claims nothing.
-    """
+    """Return from which setting on an attack failed, in words, and whether it was ``stopped``."""
     rates = [point.rates[leak] for point in response.points if leak in point.rates]
     cell = {"leak": leak, "tried": bool(rates), "stopped": False}
     if not rates:
@@ -429,7 +417,10 @@ def write_page(path: str | PathLike[str], audit: Audit) -> None:
 def render(audit: Audit) -> str:
     """Return the page as text. Whatever comes from a file is escaped by the template."""
     names = audit.class_names
-    sections = [section(r, number, names) for number, r in enumerate(_in_full(audit.reports), 1)]
+    ranked = sorted(audit.reports, key=lambda report: -severity_of_share(report).rank)
+    full = {id(report) for report in ranked[:SHARES_IN_FULL]}
+    shown = [report for report in audit.reports if id(report) in full]
+    sections = [section(report, number, names) for number, report in enumerate(shown, 1)]
     places = {id(s["report"]): s["id"] for s in sections}
     script = asset("page.js")
     digest = hashlib.sha256(script.encode()).digest()  # of the only script the page may run
@@ -466,15 +457,6 @@ def verdict(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _in_full(reports: Sequence[AuditReport]) -> Sequence[AuditReport]:
-    """Return the shares to show with everything, in their order: the most severe of many."""
-    if len(reports) <= SHARES_IN_FULL:
-        return reports
-    ranks = [-severity_of_share(report).rank for report in reports]
-    chosen = sorted(range(len(reports)), key=ranks.__getitem__)[:SHARES_IN_FULL]
-    return [reports[index] for index in sorted(chosen)]
-
-
 def untried_words(audit: Audit) -> str:
     """Return a sentence on defences where none was tried."""
     if any(report.telling for report in audit.reports):
@@ -488,10 +470,7 @@ def untried_words(audit: Audit) -> str:
 
 
 def fill(template: str, package: str = HERE, **values: object) -> str:
-    """Return a template with its values, which it escapes, in the style of all pages.
-
-    Templates in the assets of ``package`` come before those here.
-    """
+    """Return a template of ``package``, or of those here, with its values, which it escapes."""
     page = environment(package).get_template(template)
     return page.render(style=asset("page.css"), version=__version__, **values)
 
@@ -505,13 +484,11 @@ def environment(package: str = HERE) -> Environment:
     )  # fmt: skip
     environment.filters["size"] = written
     environment.filters["day"] = day
-    environment.filters["options"] = options_unbroken
+    # A sentence in which the options of a command do not break.
+    environment.filters["options"] = lambda words: Markup(
+        OPTION.sub(r'<code class="option">\1</code>', str(escape(words)))
+    )
     return environment
-
-
-def options_unbroken(words: str) -> Markup:
-    """Return a sentence, escaped, in which the options of a command do not break."""
-    return Markup(OPTION.sub(r'<code class="option">\1</code>', str(escape(words))))
 
 
 def day(date: str) -> str:

@@ -11,8 +11,6 @@ from typing import Any
 from softleak.core.results import Reason, Told, Why
 from softleak.present.fit import LOSS_NAMES
 
-LISTED_LAYERS = 3  # layers with dropout that are named
-
 
 def _matched(several: bool, misfit: float, agreement: float | None) -> str:
     which = "these images" if several else "this image"
@@ -42,14 +40,6 @@ def _parts(parts: tuple[tuple[int, float, float, float], ...], message: str) -> 
         for i, mean, low, high in parts
     )
     return f"parts of the classes, with 90 % intervals: {listed} ({message})"
-
-
-def _dropout(layers: tuple[str, ...]) -> str:
-    return (
-        f"the model has dropout ({', '.join(layers[:LISTED_LAYERS])}) and was audited in eval "
-        "mode: layers contradict each other as they do if the client dropped entries; try "
-        "--train-mode"
-    )
 
 
 def _under(words: str) -> Callable[..., str]:
@@ -130,6 +120,8 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     Why.SCALE_UNKNOWN: "classes were not counted, because the scale of the update is unknown",
     Why.OTHERWISE: _otherwise,
     Why.NOT_ONE_STEP: "it is not one step on {samples} samples, so that classes were not counted",
+    Why.COUNTED: "the bounds of counts hold if it is the mean gradient of one step on {samples} "
+    "samples",
     Why.COUNTS_ESTIMATED: "the counts are an estimate whose error is not known",
     Why.TOO_FEW_SAMPLES: "its classes take {least} samples or more if each sample has one class, "
     "and {samples} were said: either labels are mixed, or it is not the mean gradient of one step "
@@ -143,11 +135,6 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     Why.ALL_OF: _all_of,
     Why.OF_SEVERAL_ATTACKS: _of_several_attacks,
     Why.ANOTHER_READING: _another_reading,
-    Why.SIGN_PATTERN: "every entry of the head's gradient has the same size: the update is a sign "
-    "pattern, as one step of Adam or signSGD leaves it, and not a gradient",
-    Why.DROPOUT: _dropout,
-    Why.DECAY_SHOWS: "what no cross-entropy explains of the head's gradient is parallel to the "
-    "head's weights, as weight decay of {decay:.2g} leaves it",
 }
 
 

@@ -91,10 +91,7 @@ def leaked_of_texts(texts: Iterable[Text], count: int) -> str:
 
 
 def leaked_of_samples(found: SamplesFinding, leaks: Sequence[Leak]) -> list[str]:
-    """Return what leaked of the samples of an update, for a headline.
-
-    What leaked of the same number of samples is said together.
-    """
+    """Return what leaked of the samples of an update; of the same number it is said together."""
     said: dict[int, list[str]] = {}
     for leak in leaks:
         count = 0 if leak.of_samples is None else leak.of_samples(found)
@@ -225,7 +222,9 @@ def feature_words(report: AuditReport) -> str:
         return features_words(report.samples)
     if report.feature.proved:
         error = written(report.feature.error)
-        return f"all {report.feature.entries} entries, to a relative error of {error}"
+        free = report.feature.up_to_length
+        rest = " if the loss has no temperature, else up to one factor" if free else ""
+        return f"all {report.feature.entries} entries, to a relative error of {error}{rest}"
     if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
         return "not attacked: the update mixes several samples or steps"
     return f"not proved; {_failed(report, Leak.FEATURE)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from softleak.audit.defended import Target
 
 import softleak as sl
 from softleak.audit import Audit, NamedShare, Options, Truth
-from softleak.audit.defended import Target
 from softleak.audit.leaks import Leak
 from softleak.audit.run import audit_shares
 from softleak.audit.sweeps import Point, Rate, Response, WhatIf

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from softleak.audit import Leak, Options, audit
-from softleak.audit.defended import classes_named
 from softleak.audit.weakest import Search, root_mean_square
+from softleak.audit.whatif import classes_named
 from softleak.core.knowledge import Knowledge
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject

@@ -16,10 +16,10 @@ from softleak.audit import (
     audit_shares,
 )
 from softleak.audit import (
-    defended as defended_attack,
+    whatif as defended_attack,
 )
-from softleak.audit.defended import Trial, from_first
 from softleak.audit.weakest import GRID_FACTOR, Search, root_mean_square
+from softleak.audit.whatif import Trial, from_first
 from softleak.core.errors import OptionError
 from softleak.core.subject import Subject
 from softleak.inversion.chain import chain_of

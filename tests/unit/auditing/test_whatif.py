@@ -7,13 +7,19 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.audit import Leak, NamedShare, Options, Truth, audit_shares, defended, sweeps, whatif
-from softleak.audit.defended import SUCCESS_WALK_GAIN, InputReach, Target, walks
+from softleak.audit import Leak, NamedShare, Options, Truth, audit_shares, sweeps, whatif
 from softleak.audit.input_attacks import recover_input
 from softleak.audit.metrics import psnr
 from softleak.audit.report import LEAK_RECOGNISABLE
 from softleak.audit.sweeps import Point, Rate, Response, Sweep
-from softleak.audit.whatif import ResponseCurve, behind
+from softleak.audit.whatif import (
+    SUCCESS_WALK_GAIN,
+    InputReach,
+    ResponseCurve,
+    Target,
+    behind,
+    walks,
+)
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import DefenceGroup
@@ -174,8 +180,8 @@ def test_an_update_of_several_samples_leaks_while_one_label_is_proved(subject, d
 
 def test_bisection_looks_no_further_than_the_first_share_that_leaks(subject, targets, monkeypatch):
     looked = []
-    recover = defended.recover
-    monkeypatch.setattr(defended, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
+    recover = whatif.recover
+    monkeypatch.setattr(whatif, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
     assert ResponseCurve(subject, targets, OPTIONS, NOTHING, 1).succeeds(1.0, Leak.LABEL)
     assert len(looked) == 1
 
@@ -232,8 +238,8 @@ def test_a_label_is_recovered_once_for_all_leaks_and_not_for_an_input_within_rea
 ):
     subject, targets, options = connected
     looked = []
-    recover = defended.recover
-    monkeypatch.setattr(defended, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
+    recover = whatif.recover
+    monkeypatch.setattr(whatif, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
     noisy = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-7, 1.0))
     everything = SimpleNamespace(shows=lambda _: True)
     trial = ResponseCurve(subject, targets[:1], options, noisy, 1, {id(targets[0]): everything})

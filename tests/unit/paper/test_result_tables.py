@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from softleak.paper.results import LACKING, Row, Table, results_table
+from softleak.paper.reproduction import LACKING, Row, Table, results_table
 
 
 def test_footnotes_are_counted_from_one():

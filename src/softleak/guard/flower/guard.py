@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -60,24 +60,25 @@ def tensors(record: ArrayRecord) -> dict[str, Tensor]:
     return found
 
 
+def _said(records: Mapping[str, Mapping[str, object]], name: str) -> float | None:
+    """Return the first positive number of this name in some records."""
+    said = (record.get(name) for record in records.values())
+    return next((value for value in said if isinstance(value, int | float) and value > 0), None)
+
+
 def learning_rate(content: RecordDict, lr: float | None) -> float | None:
     """Return the learning rate that was given, or that of the round's config; None if unknown."""
-    if lr is not None:
-        return lr
-    said = (config.get(LEARNING_RATE_KEY) for config in content.config_records.values())
-    return next((float(v) for v in said if isinstance(v, int | float) and v > 0), None)
+    return _said(content.config_records, LEARNING_RATE_KEY) if lr is None else lr
 
 
 def claimed_samples(content: RecordDict) -> int | None:
     """Return the number of samples that a client says it used; None if it does not say."""
-    said = (metrics.get(SAMPLES_METRIC) for metrics in content.metric_records.values())
-    return next((int(v) for v in said if isinstance(v, int | float) and v >= 1), None)
+    return int(_said(content.metric_records, SAMPLES_METRIC) or 0) or None
 
 
 def round_of(content: RecordDict) -> int:
     """Return the number of the round as Flower's strategies send it; 0 if they do not."""
-    said = (config.get("server-round") for config in content.config_records.values())
-    return next((number for number in said if number and isinstance(number, int)), 0)
+    return int(_said(content.config_records, "server-round") or 0)
 
 
 CONFIG_SETTINGS = {  # names in a config, as Flower's examples write them, and ours
@@ -95,11 +96,7 @@ CONFIG_SETTINGS = {  # names in a config, as Flower's examples write them, and o
 def local_training(
     content: RecordDict, lr: float | None, said: LocalTraining | None
 ) -> LocalTraining | None:
-    """Return how a client trains in this round; None if nothing but a learning rate is known.
-
-    The config in a message to a client may hold settings such as ``momentum``, ``batch-size`` or
-    ``local-epochs``. What whoever set up the audit says of the clients counts before it.
-    """
+    """Return how a client trains, by what is said or by its config; None if neither tells."""
     rate = UNKNOWN if lr is None else lr
     if said is not None:
         return replace(said.training, lr=said.lr if lr is None and said.trains else rate)
@@ -118,10 +115,7 @@ def local_training(
 def addressed(
     node: int, message: Message, state: Weights, lr: float | None, said: LocalTraining | None
 ) -> ClientUpdate:
-    """Return what a node is sent as an update that holds no share yet.
-
-    A learning rate and a training of all clients that were given count before the message's own.
-    """
+    """Return what a node is sent, as an update that holds no share yet."""
     rate = learning_rate(message.content, lr)
     trained = local_training(message.content, rate, said)
     return ClientUpdate(node, lr=rate, client=trained, received=state)
@@ -135,10 +129,7 @@ Source = Callable[[Context, int], np.random.Generator]  # of the noise of a clie
 
 
 def fresh(_: Context, __: int) -> np.random.Generator:
-    """Return a source seeded by the operating system.
-
-    Whoever knew the seed of the noise could subtract it again.
-    """
+    """Return a source seeded by the system: whoever knew its seed could subtract the noise."""
     return np.random.default_rng()
 
 
@@ -149,20 +140,14 @@ class LeakageGuard:
         model: the architecture of the federation; the weights are those received.
         action: what to do about an update that gives away what it must not.
         stop: the leaks that must not happen.
-        lr: the client's learning rate. By default it is the ``lr`` of the round's config; without
-            that it is unknown.
+        lr: the client's learning rate. By default it is the ``lr`` of the round's config, if any.
         question: what is known beforehand, such as the shape of an input.
         seeds: the number of trials for each setting of the noise.
-        noise: the function that makes a defence of a standard deviation and a source, such as
-            ``GaussianNoise`` or ``LaplaceNoise``.
-        treatments: what may be done to an update before the noise; ``(Treatment(),)`` is noise
-            alone.
-        refuse_unattacked: whether an update is kept back if a leak that must not happen could not
-            be attacked.
-        metrics: whether the outcome is added to the reply's metrics. Strategies want the same
-            metrics of all clients, so switch it off if not all of them have a guard.
-        source: where the noise comes from. Anything but ``fresh`` is for experiments that are to
-            be repeated.
+        noise: makes a defence of a standard deviation and a source, such as ``GaussianNoise``.
+        treatments: what may be done before the noise; ``(Treatment(),)`` is noise alone.
+        refuse_unattacked: whether what must not leak and could not be attacked is kept back.
+        metrics: whether the outcome is added to the reply's metrics, which strategies want alike.
+        source: where the noise comes from. Anything but ``fresh`` is for experiments.
     """
 
     def __init__(
@@ -267,9 +252,8 @@ OwnBatch = Callable[[Context], tuple[Tensor, Tensor]]  # inputs (B, …) and cla
 class BatchPreview:
     """A mod for ``ClientApp(mods=[…])`` that simulates one step on the client's own batch.
 
-    A guard sees the update alone. The client has its data as well, so this mod computes one
-    gradient of one batch at the weights received, which is what one step of training costs, and
-    compares what that gradient proves with the classes that are there. Nothing is sent but numbers.
+    It compares what one gradient of one batch at the weights received proves with the classes that
+    are there. Nothing is sent but numbers.
 
     Args:
         model: the architecture of the federation; the weights are those received.

@@ -169,10 +169,7 @@ class AuditEngine(Enum):
 
 
 class Inline:
-    """A runner in this process: labels at once, inputs when the run is waited for.
-
-    A round whose inputs are attacked comes twice. The second time it holds some of its clients.
-    """
+    """A runner in this process: labels at once, inputs of some clients when the run is over."""
 
     def __init__(self, auditor: Auditor) -> None:
         self._auditor, self._inputs = auditor, auditor.question.inputs
@@ -285,11 +282,9 @@ def announce(audit: RoundAudit) -> None:
 def sent_states(
     messages: Iterable[Message], lr: float | None, client: LocalTraining | None = None
 ) -> dict[int, ClientUpdate]:
-    """Return what each node is sent, by node.
+    """Return what each node is sent, by node; one whose message cannot be read is left out.
 
-    A record that goes to several nodes is read once. A node whose message cannot be read is left
-    out, with a warning. What is given of the learning rate and of all clients' training counts
-    before what the messages say.
+    A record that goes to several nodes is read once.
     """
     states: dict[int, Weights] = {}
     found: dict[int, ClientUpdate] = {}
@@ -346,22 +341,17 @@ class LeakageMonitor(Strategy):
     """A strategy that audits every reply of a training round, and leaves the rest to another.
 
     It changes nothing about the training unless ``unfit`` says so. An error in an audit is logged
-    and never ends a round.
+    and never ends a round. ``seconds`` holds the time spent in the monitor, by round.
 
     Args:
         strategy: the strategy that configures and aggregates.
         model: the architecture of the federation; the weights are those of each round.
-        lr: the clients' learning rate. By default it is the ``lr`` of the round's config; without
-            that it is unknown.
+        lr: the clients' learning rate. By default it is the ``lr`` of the round's config, if any.
         question: what is asked of every round.
         folder: the folder of the log and the page; None writes neither.
         class_names: the names of the classes on the page.
         unfit: what becomes of replies that cannot be a step of this model.
         engine: where the audits run.
-
-    Attributes:
-        strategy: the wrapped strategy.
-        seconds: the time spent in the monitor, by round.
     """
 
     def __init__(

@@ -375,7 +375,10 @@ def by_rounding(
     )  # fmt: skip
 
 
-SCHEDULE_STEP = 1e-3  # of the rate: how far it is changed to see what moves
+# Of the rate: how far it is changed to see what moves. Small and large changes need not agree, as
+# what a change does nearly cancels.
+SCHEDULE_CHANGES = (1e-3, 1e-2, 0.1, -0.1, 0.4, -0.4)
+SCHEDULE_STEP = 1e-3  # relative: how far the scalar is moved
 SCHEDULE_MISFIT = 4.0  # errors of an equation that may be a schedule's: twice what fits, each way
 SCHEDULE_DEGREES = 3  # of the polynomials in the number of the step that rates may follow
 
@@ -387,33 +390,39 @@ def allow_for_schedules(
 
     A client states one rate. With a schedule of the same mean, the update is that of another label,
     and the equations of the label's family test the schedule only as sharply as they tell the
-    change of the predictions from that of the scalar. Everything is linear at the solution.
+    change of the predictions from that of the scalar.
     """
     simple = not isinstance(family, AnyLabel) and not isinstance(answer.family, AnyLabel)
     known = answer.status is Status.UNIQUE and answer.scalar is not None
     if curve.recipe.steps == 1 or not simple or not known:
         return answer
-    error, of_scalar = _moved(curve, family, torch.tensor([[answer.scalar]], dtype=torch.double))
-    error, of_scalar = max(answer.error, error), max(answer.feature_error, of_scalar)
+    t = torch.tensor([[answer.scalar]], dtype=torch.double)
+    moved = [_moved(curve, family, t, change) for change in SCHEDULE_CHANGES]
+    error = max(answer.error, *(one for one, _ in moved))
+    of_scalar = max(answer.feature_error, *(one for _, one in moved))
     wider = replace(answer, error=error, feature_error=of_scalar)
     if wider.error <= knowledge.tolerance:
         return wider
     return replace(doubted(wider, Doubt.CLIENT_OPEN.value), complete=answer.complete)
 
 
-def _moved(curve: RecursionCurve, family: Family, t: Tensor) -> tuple[float, float]:
-    """Return how far schedules of the rate move the label in L1, and ``log t`` of ``t`` (1, 1)."""
+def _moved(curve: RecursionCurve, family: Family, t: Tensor, change: float) -> tuple[float, float]:
+    """Return how far schedules of the rate move the label in L1, and ``log t`` of ``t`` (1, 1).
+
+    Everything is taken for linear, with the slopes of a ``change`` of the rate.
+    """
     recipe, h = curve.recipe, SCHEDULE_STEP
     along = torch.linspace(-1, 1, recipe.steps, dtype=torch.double)
     powers = [along**k for k in range(min(SCHEDULE_DEGREES, recipe.steps - 1) + 1)]
     basis: Tensor = torch.linalg.qr(torch.stack(powers, 1)).Q[:, 1:].T
-    schedules = 1 + h * basis / basis.abs().amax(1, keepdim=True)
+    schedules = 1 + change * basis / basis.abs().amax(1, keepdim=True)
     others = [replace(curve, recipe=replace(recipe, rates=tuple(s.tolist()))) for s in schedules]
     y = curve.labels(t)[0]
     rest, error = distance(family, y, curve.errors(t, y))
     moved = torch.cat([*(one.labels(t)[0] for one in others), curve.labels(t * (1 + h))[0]])
-    labels = (family.project(moved) - family.project(y))[:, 0] / h  # (S, C)
-    rows = ((distance(family, moved, error)[0] - rest) / error)[:, 0] / h
+    by = torch.tensor([[change]] * len(others) + [[h]], dtype=torch.double)
+    labels = (family.project(moved) - family.project(y))[:, 0] / by  # (S, C)
+    rows = ((distance(family, moved, error)[0] - rest) / error)[:, 0] / by
     size = SCHEDULE_MISFIT * y.shape[-1] ** 0.5
     limits = size * torch.eye(len(rows), dtype=rows.dtype, device=rows.device)[:-1]
     covariance = torch.linalg.pinv(rows @ rows.T + limits.T @ limits, hermitian=True)

@@ -4,11 +4,11 @@ import pytest
 
 from softleak.core.errors import FileError, OptionError
 from softleak.paper.experiment import Column, Size, Unit
-from softleak.paper.reproduction import EXPERIMENTS
-from softleak.paper.results import (
+from softleak.paper.reproduction import (
     BEGIN,
     CLAIMS,
     END,
+    EXPERIMENTS,
     Means,
     Standing,
     Verdict,
@@ -17,7 +17,7 @@ from softleak.paper.results import (
     splice,
     tabulated,
 )
-from softleak.paper.results import ResultsPage as Results
+from softleak.paper.reproduction import ResultsPage as Results
 from softleak.paper.sweep import Record, Records
 
 TABLE2 = EXPERIMENTS["table2"]

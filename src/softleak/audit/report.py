@@ -436,6 +436,7 @@ class AuditReport:
     notes: tuple[str, ...] = ()  # what the share looks like, where that explains the verdict
     tokens: TokenNames = NO_NAMES  # the words behind the ids of a text
     samples: SamplesFinding = NO_SAMPLES  # of an update of several
+    remarks: tuple[str, ...] = ()  # on what of the update was not read
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -559,7 +560,7 @@ class AuditReport:
         """Write the page of this share alone, whole or not at all."""
         from softleak.present.page import write_page  # above this layer, where sentences are made
 
-        write_page(path, Audit((self,), class_names=class_names))
+        write_page(path, Audit((self,), class_names=class_names, remarks=self.remarks))
 
 
 @dataclass(frozen=True)

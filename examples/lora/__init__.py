@@ -1,0 +1,1 @@
+"""A text classifier and one client's update, audited in one command."""

@@ -1,1 +1,1 @@
-"""A text classifier and one client's update, audited in one command."""
+"""Adapters of a text classifier, and the update of one client, audited in one command."""

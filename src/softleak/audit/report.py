@@ -68,58 +68,60 @@ Proved = Literal["UNIQUE", "AMBIGUOUS", "CLASS", "PROBABLE", "NOTHING"]
 
 @dataclass(frozen=True, eq=False)
 class LabelFinding:
-    """The recovery, and how much of the label it proves."""
+    """What is known of the label of the only sample, or of those of several."""
 
-    recovery: Recovery
+    recovery: Recovery  # of the update read as that of one sample
     seconds: float
+    samples: tuple[Recovery, ...] = ()  # of an update of several, those whose label is proved
 
     @property
     def proved(self) -> Proved:
-        """Return what was proved, without any truth."""
-        if self.recovery.status is Status.UNIQUE:
-            return "UNIQUE"
-        if self.recovery.status is Status.PROBABLE:
-            return "PROBABLE"
-        if self.recovery.readings:
-            return "AMBIGUOUS"
-        if self.class_index is not None:
-            return "CLASS"
-        narrowed = self.recovery.status is Status.AMBIGUOUS and self.recovery.label is not None
-        return "AMBIGUOUS" if narrowed else "NOTHING"
+        """Return what was proved, without any truth: UNIQUE if the label of any sample is."""
+        return "UNIQUE" if self.samples else proved_of(self.recovery)
 
     @property
     def known(self) -> bool:
-        """Return whether the label is named: alone, nearly, or as one of two readings."""
-        recovery = self.recovery
-        # Evidence of other layers bounds the label of the gradient itself, as a report assumes.
-        probable = recovery.status is Status.PROBABLE
-        bounded = recovery.complete or _decided(recovery) or probable
-        close = bounded and recovery.error <= LEAK_LABEL_ERROR
-        return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
+        """Return whether a label is named."""
+        return bool(self.samples) or named(self.recovery)
 
     @property
     def class_index(self) -> int | None:
-        """Return the class every label that fits has on top, or that noise leaves probable."""
-        recovery = self.recovery
-        if recovery.readings:
-            labels = [one.label for one in recovery.readings]
-            labels += [one.label for one in recovery.solutions]
-            tops = {int(label.argmax()) for label in labels}
-            return tops.pop() if len(tops) == 1 else None
-        if recovery.status is Status.PROBABLE:
-            return recovery.class_index
-        return self._bounded_class if recovery.proved_class is None else recovery.proved_class
+        """Return the class that every label of the only sample has on top, if it fits."""
+        return class_of(self.recovery)
 
-    @property
-    def _bounded_class(self) -> int | None:
-        """Return the class that leads a known label by more than the label's error."""
-        label = self.recovery.label
-        if not self.known or label is None:
-            return None
-        if len(label) < 2:
-            return None
-        (first, second), (top, _) = (pair.tolist() for pair in label.topk(2))
-        return top if first - second > self.recovery.error else None
+
+def proved_of(recovery: Recovery) -> Proved:
+    """Return what is proved of the label of one sample."""
+    if recovery.status in (Status.UNIQUE, Status.PROBABLE):
+        return "UNIQUE" if recovery.status is Status.UNIQUE else "PROBABLE"
+    if recovery.readings:
+        return "AMBIGUOUS"
+    if class_of(recovery) is not None:
+        return "CLASS"
+    narrowed = recovery.status is Status.AMBIGUOUS and recovery.label is not None
+    return "AMBIGUOUS" if narrowed else "NOTHING"
+
+
+def named(recovery: Recovery) -> bool:
+    """Return whether the label of one sample is named: alone, nearly, or as one of two readings."""
+    # Evidence of other layers bounds the label of the gradient itself, as a report assumes.
+    bounded = recovery.complete or _decided(recovery) or recovery.status is Status.PROBABLE
+    close = bounded and recovery.error <= LEAK_LABEL_ERROR
+    return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
+
+
+def class_of(recovery: Recovery) -> int | None:
+    """Return the class every label that fits has on top, or that noise leaves probable."""
+    if recovery.readings:
+        tops = {int(one.label.argmax()) for one in (*recovery.readings, *recovery.solutions)}
+        return tops.pop() if len(tops) == 1 else None
+    if recovery.status is Status.PROBABLE or recovery.proved_class is not None:
+        probable = recovery.status is Status.PROBABLE
+        return recovery.class_index if probable else recovery.proved_class
+    if not named(recovery) or recovery.label is None or len(recovery.label) < 2:
+        return None
+    (first, second), (top, _) = (pair.tolist() for pair in recovery.label.topk(2))
+    return top if first - second > recovery.error else None  # by more than the label's error
 
 
 def _decided(recovery: Recovery) -> bool:
@@ -392,12 +394,6 @@ class SamplesFinding:
         """Return the number of inputs that are proved; a matched one is a candidate."""
         return self.inputs if self.searched is None or self.searched.method.exact else 0
 
-    def with_inputs(self, searched: InputFinding) -> SamplesFinding:
-        """Return the samples with the inputs that a search found of them."""
-        if not searched.batch:
-            return self
-        return replace(self, pictures=searched.batch, searched=searched)
-
 
 NO_SAMPLES = SamplesFinding()
 
@@ -483,7 +479,7 @@ class AuditReport:
     @property
     def knows_label(self) -> bool:
         """Return whether a label is named: that of the only sample, or of one of several."""
-        return self.label.known or bool(self.samples.proved) or self._counted
+        return self.label.known or self._counted
 
     @property
     def _counted(self) -> bool:

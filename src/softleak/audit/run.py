@@ -243,12 +243,13 @@ def _report(
         if labelled and mixes(recovery, composition):
             samples = read_samples(subject, gradient, composition, options)
         found = _input(subject, share, followed, composition, samples, options)
-        samples = samples.with_inputs(found)
+        if found.batch:  # what a search found of all of them
+            samples = replace(samples, pictures=found.batch, searched=found)
     else:
         found = trained_input(subject, named.share, options)
     return AuditReport(
         named.name,
-        _with_factors(label, found),
+        replace(label, recovery=_with_factors(recovery, found), samples=samples.proved),
         FeatureFinding.of(followed),
         found,
         options.knowledge.of(named.share),
@@ -297,13 +298,13 @@ def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[st
     }
 
 
-def _with_factors(label: LabelFinding, found: InputFinding) -> LabelFinding:
+def _with_factors(recovery: Recovery, found: InputFinding) -> Recovery:
     """Return the label whose fit says that tensors have factors of their own, if an input does."""
     if found.factor == 1.0:
-        return label
+        return recovery
     bearing, why = Bearing.CONTRADICTED, Explanation.TENSOR_FACTORS
-    fit = label.recovery.fit.saying(Hypothesis(Topic.SCALE, bearing, why, found.factor))
-    return replace(label, recovery=replace(label.recovery, fit=fit))
+    said = Hypothesis(Topic.SCALE, bearing, why, found.factor)
+    return replace(recovery, fit=recovery.fit.saying(said))
 
 
 def is_one_step(training: LocalTraining | None, recovery: Recovery) -> bool:

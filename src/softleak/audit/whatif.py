@@ -30,7 +30,8 @@ from softleak.audit.report import (
     LEAK_RECOGNISABLE,
     AuditReport,
     InputFinding,
-    LabelFinding,
+    class_of,
+    proved_of,
 )
 from softleak.audit.run import NamedShare
 from softleak.audit.sweeps import (
@@ -148,17 +149,19 @@ class Target:
     def of(cls, share: NamedShare, report: AuditReport) -> Target:
         """Return the target by the truth if there is one, else by what leaked undefended."""
         found, score = report.input, report.score
-        label = report.label.recovery.label if report.label.proved != "NOTHING" else None
+        own = report.label.recovery
+        label = own.label if proved_of(own) != "NOTHING" else None
         pixels = found.pixels if found.leaked else None
         if score is not None:
             label = label if score.label_true is None else score.label_true
             pixels = pixels if score.pixels_true is None else score.pixels_true
         index = report.label.class_index
         classes = {*report.composition.raised, *([] if index is None else [index])}
-        labels = tuple(one.label for one in report.samples.proved if one.label is not None)
-        tokens, to_pixels = _tokens(report), found.to_pixels
-        loss = report.label.recovery.loss
-        return cls(share, label, pixels, frozenset(classes), tokens, labels, to_pixels, loss)
+        labels = tuple(one.label for one in report.label.samples if one.label is not None)
+        return cls(
+            share, label, pixels, frozenset(classes), _tokens(report), labels, found.to_pixels,
+            own.loss,
+        )  # fmt: skip
 
     @property
     def input(self) -> Tensor | None:
@@ -235,7 +238,7 @@ class Trial:
     @property
     def claimed(self) -> int | None:
         """The class that the attack claims; a guess that is right is no success."""
-        return LabelFinding(self.recovery, 0.0).class_index
+        return class_of(self.recovery)
 
     @property
     def guessed(self) -> bool:

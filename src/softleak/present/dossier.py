@@ -59,7 +59,7 @@ MOST_REASONS = 5  # reasons that are listed per attack; the JSON of the audit ha
 
 def dossier_data(audit: Audit) -> dict[str, Any]:
     """Return the dossier of an audit as plain data."""
-    made, severity = audit.provenance, severity_of_audit(audit)
+    made, severity, tried = audit.provenance, severity_of_audit(audit), audit.what_if
     data = {
         "kind": "softleak-dossier",
         "format": DOSSIER_FORMAT,
@@ -93,13 +93,20 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
                 if proof is not None
             ),
         ],
-        "defences": _defences(audit),
+        "defences": None
+        if tried is None
+        else {
+            "updates": tried.shares,
+            "seeds": tried.seeds,
+            "curves": [_curve(response) for response in tried.responses],
+        },
         "residual_risk": list(residual_risk(audit)),
         "mapping": [
             {"section": section, "nist": nist, "edpb": edpb} for section, nist, edpb in MAPPING
         ],
     }
-    return {key: finite(value) for key, value in data.items()}
+    whole: dict[str, Any] = finite(data)
+    return whole
 
 
 def _pairs(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
@@ -132,40 +139,28 @@ def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
 
 def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Yield what is proved of one share, or stated with a probability or a predicted error."""
-    found = report.input
-    if report.label.proved in ("UNIQUE", "CLASS", "PROBABLE"):
-        kind = "probability" if report.label.proved == "PROBABLE" else "proof"
-        yield _stated(report, "label", kind, label_words(report, names, remark=""))
+    found, proved = report.input, report.label.proved
+
+    def stated(what: str, words: str, kind: str = "proof") -> dict[str, str]:
+        return {"update": report.name, "of": what, "kind": kind, "statement": words}
+
+    if proved in ("UNIQUE", "CLASS", "PROBABLE") and not report.label.samples:
+        kind = "probability" if proved == "PROBABLE" else "proof"
+        yield stated("label", label_words(report, names, remark=""), kind)
     if report.feature.proved:
-        error = written(report.feature.error)
-        yield _stated(report, "feature", "proof", f"known to a relative error of {error}")
+        yield stated("feature", f"known to a relative error of {written(report.feature.error)}")
     alone = not report.samples.inputs
     if alone and found.method.exact and found.leaked and found.psnr_predicted is not None:
         words = f"{found.message}; predicted PSNR {found.psnr_predicted:.0f} dB"
-        yield _stated(report, "input", "predicted error", words)
-    for number, one in enumerate(report.samples.proved, 1):
-        yield _stated(
-            report, "label", "proof", f"sample {number}: {sample_words(one, names, remark='')}"
-        )
+        yield stated("input", words, "predicted error")
+    for number, one in enumerate(report.label.samples, 1):
+        yield stated("label", f"sample {number}: {sample_words(one, names, remark='')}")
     if report.samples.features:
-        yield _stated(report, "feature", "proof", features_words(report.samples))
+        yield stated("feature", features_words(report.samples))
     if report.samples.proved_inputs:
-        yield _stated(report, "input", "proof", inputs_words(report.samples))
+        yield stated("input", inputs_words(report.samples))
     if report.composition.raised:
-        words = composition_words(report, names, remark="")  # all of them are
-        yield _stated(report, "composition", "proof", words)
-
-
-def _stated(report: AuditReport, what: str, kind: str, words: str) -> dict[str, str]:
-    return {"update": report.name, "of": what, "kind": kind, "statement": words}
-
-
-def _defences(audit: Audit) -> dict[str, Any] | None:
-    tried = audit.what_if
-    if tried is None:
-        return None
-    curves = [_curve(response) for response in tried.responses]
-    return {"updates": tried.shares, "seeds": tried.seeds, "curves": curves}
+        yield stated("composition", composition_words(report, names, remark=""))  # all of them are
 
 
 def _curve(response: Response) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
         return f"{VOID}. {contradiction(report)}"
     if report.samples.attacked:
         return samples_words(report.samples)
-    if proved == "UNIQUE" and recovery.label is not None:
+    if recovery.status is Status.UNIQUE:
         return sample_words(recovery, names, remark)
     if proved == "CLASS" and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
@@ -200,7 +200,7 @@ def in_brief(
 ) -> str:
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
-    if report.label.proved == "UNIQUE" and recovery.label is not None:
+    if recovery.status is Status.UNIQUE:
         return worded(recovery, names, say)
     if (read := reread(report)) is not None:
         return f"{say(read, names)}, if {in_a_word(report.fit)}"
@@ -392,7 +392,7 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
 
 def _worth_saying(report: AuditReport) -> list[Leak]:
     """Return what leaked, without what follows from something said already."""
-    known = report.label.known or bool(report.samples.proved)
+    known = report.label.known
     implied = {Leak.CLASS} if known else set()
     only = Leak.CLASS in report.leaks and not report.several
     if only or report.label.class_index is not None or known:

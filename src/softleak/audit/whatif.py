@@ -36,13 +36,14 @@ from softleak.audit.report import (
 from softleak.audit.run import NamedShare
 from softleak.audit.sweeps import (
     Asked,
-    LossFall,
+    Fall,
     Point,
     Rate,
     Response,
     Sweep,
     Utility,
     WhatIf,
+    loss_fall,
     mean_utility,
     sweeps,
     utility,
@@ -171,14 +172,14 @@ class Target:
         return self.to_pixels.apply(self.pixels.double())
 
 
-def fall_of(subject: Subject, target: Target, options: Options) -> LossFall | None:
+def fall_of(subject: Subject, target: Target, options: Options) -> Fall | None:
     """Return how a step changes the loss of a target's sample; None if the sample is not known."""
     if target.label is None or target.pixels is None:
         return None
     pixels, norm = target.pixels, options.normalisation
     try:
         x = pixels if norm is None else norm.apply(pixels)
-        return LossFall.of(subject, target.share.share, x.float(), target.label, target.loss)
+        return loss_fall(subject, target.share.share, x.float(), target.label, target.loss)
     except SoftleakError:  # the model does not take pixels as they are
         return None
 
@@ -600,18 +601,17 @@ class ResponseCurve:
 
     def _left(self, setting: float) -> Utility:
         """Return what is left of the updates at a setting, on average."""
-        falls = {id(target): fall for target, fall in zip(self.targets, self._falls, strict=True)}
         found = []
         for trial in self.trials(setting):
-            true = trial.target.share.share
-            found.append(utility(true, trial.sent, falls[id(trial.target)]))
+            fall = self._falls[id(trial.target)]
+            found.append(utility(trial.target.share.share, trial.sent, fall))
             trial.forget()
         return mean_utility(found)
 
     @cached_property
-    def _falls(self) -> tuple[LossFall | None, ...]:
+    def _falls(self) -> dict[int, Fall | None]:
         """How a step changes the loss of each target's own sample, where the sample is known."""
-        return tuple(fall_of(self.subject, target, self.options) for target in self.targets)
+        return {id(one): fall_of(self.subject, one, self.options) for one in self.targets}
 
     @cached_property
     def _walks(self) -> tuple[Subject, ...]:

@@ -85,13 +85,8 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
         },
         "attacks": [_attack(attack, audit) for attack in every_attack()],
         "certificates": [
-            *(c for r in audit.reports for c in _certificates(r, audit.class_names)),
-            *(
-                {"update": name, "of": "label", "kind": "bound", "statement": proof.message}
-                for name, h in audit.hiding
-                for proof in (h.declared, h.proof)
-                if proof is not None
-            ),
+            {"update": name, "of": what, "kind": kind, "statement": words}
+            for name, what, kind, words in _certificates(audit)
         ],
         "defences": None
         if tried is None
@@ -137,30 +132,34 @@ def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
     }
 
 
-def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
+def _certificates(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what is proved or bounded of each share: its name, of what, how, and the words."""
+    for report in audit.reports:
+        yield from ((report.name, *told) for told in _proved(report, audit.class_names))
+    for name, hiding in audit.hiding:
+        proofs = (proof for proof in (hiding.declared, hiding.proof) if proof is not None)
+        yield from ((name, "label", "bound", proof.message) for proof in proofs)
+
+
+def _proved(report: AuditReport, names: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     """Yield what is proved of one share, or stated with a probability or a predicted error."""
-    found, proved = report.input, report.label.proved
-
-    def stated(what: str, words: str, kind: str = "proof") -> dict[str, str]:
-        return {"update": report.name, "of": what, "kind": kind, "statement": words}
-
+    found, proved, samples = report.input, report.label.proved, report.samples
     if proved in ("UNIQUE", "CLASS", "PROBABLE") and not report.label.samples:
         kind = "probability" if proved == "PROBABLE" else "proof"
-        yield stated("label", label_words(report, names, remark=""), kind)
+        yield "label", kind, label_words(report, names, remark="")
     if report.feature.proved:
-        yield stated("feature", f"known to a relative error of {written(report.feature.error)}")
-    alone = not report.samples.inputs
-    if alone and found.method.exact and found.leaked and found.psnr_predicted is not None:
-        words = f"{found.message}; predicted PSNR {found.psnr_predicted:.0f} dB"
-        yield stated("input", words, "predicted error")
+        yield "feature", "proof", f"known to a relative error of {written(report.feature.error)}"
+    told = found.psnr_predicted
+    if not samples.inputs and found.method.exact and found.leaked and told is not None:
+        yield "input", "predicted error", f"{found.message}; predicted PSNR {told:.0f} dB"
     for number, one in enumerate(report.label.samples, 1):
-        yield stated("label", f"sample {number}: {sample_words(one, names, remark='')}")
-    if report.samples.features:
-        yield stated("feature", features_words(report.samples))
-    if report.samples.proved_inputs:
-        yield stated("input", inputs_words(report.samples))
+        yield "label", "proof", f"sample {number}: {sample_words(one, names, remark='')}"
+    if samples.features:
+        yield "feature", "proof", features_words(samples)
+    if samples.proved_inputs:
+        yield "input", "proof", inputs_words(samples)
     if report.composition.raised:
-        yield stated("composition", composition_words(report, names, remark=""))  # all of them are
+        yield "composition", "proof", composition_words(report, names, remark="")  # all of them
 
 
 def _curve(response: Response) -> dict[str, Any]:

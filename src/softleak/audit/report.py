@@ -7,11 +7,10 @@ The reports of all shares, and how to run the audit again, make up an audit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from html import escape
 from os import PathLike
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -26,7 +25,7 @@ from softleak.core.fit import Explanation, Fit, Topic
 from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import CrossEntropy
-from softleak.core.results import BatchRecovery, Recovery, Status, Told, Why, because
+from softleak.core.results import BatchRecovery, Recovery, ShortRepr, Status, Told, Why, because
 from softleak.core.vocabulary import State
 from softleak.inversion.results import Certainty, LayerReport, Text
 from softleak.matching.reconstruction import Certificate
@@ -416,8 +415,8 @@ class Score:
         return None if self.psnr is None else self.psnr >= LEAK_RECOGNISABLE
 
 
-@dataclass(frozen=True, eq=False)
-class AuditReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class AuditReport(ShortRepr):
     """Of one share what it gave away, and how that was found out."""
 
     name: str
@@ -432,6 +431,10 @@ class AuditReport:
     notes: tuple[str, ...] = ()  # what the share looks like, where that explains the verdict
     tokens: TokenNames = NO_NAMES  # the words behind the ids of a text
     samples: SamplesFinding = NO_SAMPLES  # of an update of several
+
+    def __post_init__(self) -> None:
+        label = replace(self.label, samples=self.samples.proved)  # whoever proved them
+        object.__setattr__(self, "label", label)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -541,15 +544,11 @@ class AuditReport:
         if (self.leaks | self.unattacked) & frozenset(kinds):
             raise LeakFound(gate(self, kinds))
 
-    def __str__(self) -> str:
-        """Return the verdict in a few lines."""
+    def _lines(self) -> Iterator[str]:
         from softleak.present.words import headline, states_in_brief  # above, where words are made
 
-        return f"{self.name}: {headline(self)}\n{states_in_brief(self)}"
-
-    def _repr_html_(self) -> str:
-        """Return the same lines for a notebook."""
-        return f"<pre>{escape(str(self))}</pre>"
+        yield f"{self.name}: {headline(self)}"
+        yield states_in_brief(self)
 
     def to_html(self, path: str | PathLike[str], class_names: tuple[str, ...] = ()) -> None:
         """Write the page of this share alone, whole or not at all."""

@@ -249,7 +249,7 @@ def _report(
         found = trained_input(subject, named.share, options)
     return AuditReport(
         named.name,
-        replace(label, recovery=_with_factors(recovery, found), samples=samples.proved),
+        replace(label, recovery=_with_factors(recovery, found)),
         FeatureFinding.of(followed),
         found,
         options.knowledge.of(named.share),

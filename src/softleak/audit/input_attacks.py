@@ -271,8 +271,8 @@ def _solved(
         matching = Matching(optimiser=SOLVING_METHOD, restarts=SOLVING_RESTARTS, seconds=part)
         (found,) = matching(replace(subject, said_shape=shape), [share], [recovery])
     except Exception as error:  # the model's own code and torch may raise anything
-        why = because(Why.NOT_RUN, name="it", error=in_a_line(error))
-        return None, (Outcome.NOT_CARRIED_OUT, why)
+        raised = because(Why.NOT_RUN, name="it", error=in_a_line(error))
+        return None, (Outcome.NOT_CARRIED_OUT, raised)
     return found, (Outcome.of(found.proved), found.message)
 
 

@@ -112,7 +112,9 @@ def named(recovery: Recovery) -> bool:
 def class_of(recovery: Recovery) -> int | None:
     """Return the class every label that fits has on top, or that noise leaves probable."""
     if recovery.readings:
-        tops = {int(one.label.argmax()) for one in (*recovery.readings, *recovery.solutions)}
+        labels = [one.label for one in recovery.readings]
+        labels += [one.label for one in recovery.solutions]
+        tops = {int(label.argmax()) for label in labels}
         return tops.pop() if len(tops) == 1 else None
     if recovery.status is Status.PROBABLE or recovery.proved_class is not None:
         probable = recovery.status is Status.PROBABLE

@@ -21,7 +21,8 @@ from softleak.present.words import listed
 
 # What a number is of, which number, and what it was before and after.
 Numbers: TypeAlias = tuple[str, str, float | None, float | None]
-Key, Held = TypeVar("Key"), TypeVar("Held")
+Key = TypeVar("Key")
+Held = TypeVar("Held")
 MOST_NAMES = 5  # names of updates in a sentence; the JSON has all
 
 _ENDED = (State.LEAKED, State.NO_SUCCESS)

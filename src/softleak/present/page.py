@@ -378,37 +378,6 @@ ROWS_AT_ONCE = 100  # rows of the table that are there before anybody asks for m
 SHARES_IN_FULL = 48  # shares shown with everything, the most severe; the others have a row each
 
 
-@dataclass(frozen=True)
-class PagePart:
-    """One section of the page."""
-
-    id: str  # where links lead
-    title: str  # its heading, which the list of contents repeats
-    template: str  # what it shows, in the assets
-    shown: Callable[[Audit], bool] = lambda _: True  # whether an audit has something to show there
-
-
-# The sections of the page, in their order. A new one is a template and a line here.
-PAGE_PARTS: list[PagePart] = [
-    PagePart("defences", "What would stop it", "sections/defences.html"),
-    PagePart("shares", "All updates", "sections/shares.html", lambda audit: len(audit.reports) > 1),
-    PagePart("refused", "Not audited", "sections/refused.html", lambda audit: bool(audit.refused)),
-    PagePart("details", "In detail", "sections/details.html", lambda audit: bool(audit.reports)),
-    PagePart("again", "Run it again", "sections/again.html"),
-]
-# What is told of each share, in this order. Templates see the share as s and its report as r.
-SHARE_PARTS: list[str] = [
-    "share/verdict.html",
-    "share/fit.html",
-    "share/samples.html",
-    "share/findings.html",
-    "share/scalar.html",
-    "share/precision.html",
-    "share/attacks.html",
-    "share/assumptions.html",
-]
-
-
 def write_page(path: str | PathLike[str], audit: Audit) -> None:
     """Write the page of an audit to a folder that exists, whole or not at all."""
     write_text(Path(path), render(audit))
@@ -429,8 +398,6 @@ def render(audit: Audit) -> str:
         **verdict(audit),
         summary=summary(audit),
         advice=list(advice(audit)),
-        parts=[part for part in PAGE_PARTS if part.shown(audit)],
-        share_parts=SHARE_PARTS,
         attacks=every_attack(),
         rows=[share_row(r, places.get(id(r), ""), names) for r in audit.reports],
         rows_at_once=ROWS_AT_ONCE,

@@ -38,13 +38,14 @@ from softleak.present.machine import finite
 from softleak.present.words import (
     VOID,
     class_name,
+    classes_in_brief,
     composition_words,
     feature_words,
     headline,
     in_a_line,
     in_brief,
+    input_in_brief,
     input_words,
-    known_words,
     label_words,
     reread,
     sample_words,
@@ -135,8 +136,6 @@ NOT_RANKED = -1e9  # sorts what did not leak behind everything that did
 def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> dict[str, Any]:
     """Prepare the row of one share in the table of all."""
     found, feature = report.input, report.feature
-    exact = found.psnr_predicted is not None and found.leaked
-    shown = f"{found.psnr_predicted:.0f} dB" if exact else "recognisable"
     ranked = report.shows_input and found.quality > NOT_RANKED
     leaks = [leak.value for leak in Leak if leak in report.leaks] or ["quiet"]
     return {
@@ -146,9 +145,9 @@ def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> dict[
         "short": in_brief(report, names, in_a_line),
         "feature": f"±{written(feature.error)}",
         "feature_value": -feature.error if feature.proved else NOT_RANKED,  # for sorting
-        "input": known_words(found.text) if found.text else shown,
+        "input": input_in_brief(report),
         "input_value": round(found.quality, 2) if ranked else NOT_RANKED,
-        "composition": f"{max(len(report.composition.raised), 1)} proved",
+        "composition": classes_in_brief(report),
         "leaks": " ".join([*leaks, *(["untried"] if report.unattacked else [])]),  # to filter by
     }
 

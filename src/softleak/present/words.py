@@ -84,6 +84,19 @@ def known_words(text: Text) -> str:
     return f"{known} of {used} words" if known else f"{len(text.words)} words, no order"
 
 
+def input_in_brief(report: AuditReport) -> str:
+    """Return how good an input that leaked is, for a cell of a table."""
+    if report.input.text is not None:
+        return known_words(report.input.text)
+    told = report.input.psnr_predicted if report.input.leaked else None
+    return "recognisable" if told is None else f"{told:.0f} dB"
+
+
+def classes_in_brief(report: AuditReport) -> str:
+    """Return how many classes are proved, for a cell of a table; a label that is known is one."""
+    return f"{max(len(report.composition.raised), 1)} proved"
+
+
 def leaked_of_texts(texts: Iterable[Text], count: int) -> str:
     """Return what leaked of several texts, for a headline."""
     whose = "its text" if count == 1 else "their text"

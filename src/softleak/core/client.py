@@ -249,28 +249,41 @@ def _forward(model: nn.Module, x: Inputs, y: Tensor, loss: Loss) -> tuple[Tensor
     if isinstance(loss, NextToken):
         logits, batched = run_batch(model, x, (TOKENS,))
         return logits, y.to(logits.device), batched
+    several, perhaps_one = _of_several(x, y, loss)
+    try:
+        logits, batched = run_batch(model, x) if several else forward_one(model, x)
+    except ModelError:
+        if not perhaps_one:
+            raise
+        several, (logits, batched) = False, forward_one(model, x)
+    labels = list(y) if several else [y[0] if y.ndim == 2 and len(y) == 1 else y]
+    if len(labels) != len(logits):
+        raise LabelError(
+            f"expected a label for each of {len(logits)} inputs, got shape {tuple(y.shape)}"
+        )
+    return logits, torch.stack([_label(one, logits, loss) for one in labels]), batched
+
+
+def _of_several(x: Inputs, y: Tensor, loss: Loss) -> tuple[bool, bool]:
+    """Return whether labels are those of a batch, and whether they may be one label after all.
+
+    Integers (B,) are the classes of a batch, or one label that is one-hot; and an input's first
+    side may be as long as a label of several outputs. The model can tell.
+    """
+    size, rows = batch_size(x), len(y) if y.ndim else 0
     if not loss.balanced:
-        return _forward_tags(model, x, y, loss)
-    size = batch_size(x)
-    several = y.ndim == 2 and len(y) != 1
-    # Integers (B,) are the classes of a batch, or one label that is one-hot: the model can tell.
-    indices = y.ndim == 1 and len(y) != 1 and not y.is_floating_point()
+        several = rows != 1 and (y.ndim == 2 or (y.ndim == 1 and size == rows))
+        return several, several and y.ndim == 1
+    indices = y.ndim == 1 and rows != 1 and not y.is_floating_point()
     one_hot = indices and bool(y.sum() == 1) and bool((y >= 0).all())
-    if (several or (indices and not one_hot)) and (not len(y) or size != len(y)):
+    several = (y.ndim == 2 and rows != 1) or (indices and (not one_hot or size == rows))
+    if several and (not rows or size != rows):
         shapes = " and ".join(str(tuple(tensor.shape)) for _, tensor in pieces(x))
         raise LabelError(
             f"expected as many labels as inputs, got labels of shape {tuple(y.shape)} and inputs "
             f"of shape {shapes}; one soft label has floating-point entries that sum to one"
         )
-    if several or (indices and size == len(y)):
-        try:
-            logits, batched = run_batch(model, x)
-            return logits, torch.stack([_label(one, logits, loss) for one in y]), batched
-        except ModelError:
-            if not one_hot:
-                raise
-    logits, batched = forward_one(model, x)
-    return logits, _label(y, logits, loss)[None], batched
+    return several, several and one_hot
 
 
 def _texts(x: Inputs, y: ArrayLike | None) -> tuple[Inputs, Tensor]:
@@ -288,38 +301,15 @@ def _texts(x: Inputs, y: ArrayLike | None) -> tuple[Inputs, Tensor]:
     return assembled(held), wanted
 
 
-def _forward_tags(
-    model: nn.Module, x: Inputs, y: Tensor, loss: Loss
-) -> tuple[Tensor, Tensor, Inputs]:
-    """Return logits (B, C), labels (B, C) with an entry for each output, and the inputs."""
-    size = batch_size(x)
-    alone = y.ndim == 0 or (y.ndim == 1 and size != len(y)) or len(y) == 1
-    try:
-        logits, batched = forward_one(model, x) if alone else run_batch(model, x)
-    except ModelError:
-        if alone or y.ndim != 1:
-            raise
-        logits, batched = forward_one(model, x)  # an input whose first side is as long as a label
-    labels = y.reshape(-1, 1) if y.ndim < 2 and logits.shape[1] == 1 else y
-    labels = labels[None] if labels.ndim < 2 else labels
-    if len(labels) != len(logits):
-        raise LabelError(
-            f"expected a label of {logits.shape[1]} entries for each of {len(logits)} inputs, got "
-            f"labels of shape {tuple(y.shape)}"
-        )
-    return logits, torch.stack([_label(one, logits, loss) for one in labels]), batched
-
-
 def _label(given: Tensor, logits: Tensor, loss: Loss) -> Tensor:
     """Return the label as one (C,) of the loss, or raise ``LabelError``."""
     label, outputs = given.to(logits.device), logits.shape[1]
-    whole = not label.is_floating_point() and label.shape == (1,)
-    if loss.balanced and (label.ndim == 0 or whole):
+    index = label.ndim == 0 or (not label.is_floating_point() and label.shape == (1,))
+    if loss.balanced and index:
         if label.is_floating_point() or not 0 <= int(label) < outputs:
             raise LabelError(f"expected a class index from 0 to {outputs - 1}, got {given.item()}")
         return F.one_hot(label.reshape(()).long(), outputs).to(logits.dtype)
-    if label.numel() == outputs and len(label.shape) in ((2,) if loss.balanced else (0,)):
-        label = label.reshape(-1)
+    label = label.reshape(-1) if label.ndim == 0 else label
     if label.shape != (outputs,):
         raise LabelError(
             f"expected one label with an entry for each of {outputs} outputs, as {loss.name!r} "

@@ -121,22 +121,21 @@ def _first_logits(
     errors: list[str] = []
     for batched in (ready for given in batches for ready in _ready(model, given)):
         try:
-            logits = logits_of(_called(model, batched))
+            # BatchNorm in train mode writes its running statistics in place: into copies.
+            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            alone = isinstance(batched, Tensor)
+            arguments, keywords = ((batched,), {}) if alone else ((), dict(pieces(batched)))
+            logits = logits_of(functional_call(model, buffers, arguments, keywords))
         except Exception as error:  # the user's own code may raise anything
             errors.append(in_a_line(error))
             continue
         if logits is not None and logits.ndim in dims and len(logits) == size:
             return logits, batched
         came = "not a tensor" if logits is None else tuple(logits.shape)
-        errors.append(f"the output is {came}, {_expected(size, logits)}")
+        each = logits is not None and logits.ndim == TOKENS
+        hint = '; a language model is trained with loss="next-token"' if each else ""
+        errors.append(f"the output is {came}, expected logits of shape ({size}, classes){hint}")
     return errors[0]
-
-
-def _expected(size: int, logits: Tensor | None) -> str:
-    """Return which logits were expected, and which loss takes those that came, if one does."""
-    each = logits is not None and logits.ndim == TOKENS
-    hint = '; a language model is trained with loss="next-token"' if each else ""
-    return f"expected logits of shape ({size}, classes){hint}"
 
 
 def logits_of(output: Any) -> Tensor | None:  # noqa: ANN401 - whatever a model returns
@@ -175,14 +174,6 @@ def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | N
             "tensors of one run for the next has to be made anew, or put in train mode and back, "
             "before each run"
         ) from error
-
-
-def _called(model: nn.Module, batched: Inputs) -> object:
-    # BatchNorm in train mode writes its running statistics in place: into copies.
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    if isinstance(batched, Tensor):
-        return functional_call(model, buffers, (batched,))
-    return functional_call(model, buffers, (), dict(batched))
 
 
 def _ready(model: nn.Module, x: Inputs) -> Iterator[Inputs]:
@@ -256,18 +247,15 @@ def accepted_shapes(model: nn.Module) -> Iterator[Layout]:
             shapes |= dict.fromkeys((module.in_channels, size, size) for size in IMAGE_SIZES)
         elif isinstance(module, nn.Linear):
             shapes |= dict.fromkeys([(module.in_features,), *_images_of(module.in_features)])
-    yield from (shape for shape in shapes if _takes(model, shape))
+    for shape in shapes:
+        try:
+            with torch.no_grad():
+                forward_one(model, torch.zeros(shape))
+        except ModelError:
+            continue
+        yield shape
     if any(isinstance(module, nn.Embedding) for module in model.modules()):
         yield from _token_layouts(model)
-
-
-def _takes(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    try:
-        with torch.no_grad():
-            forward_one(model, torch.zeros(shape))
-    except ModelError:
-        return False
-    return True
 
 
 def _token_layouts(model: nn.Module) -> Iterator[Layout]:

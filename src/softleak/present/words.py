@@ -195,17 +195,14 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
             f"is {describe(recovery.label, names)}"
         )
     if proved == "AMBIGUOUS":
-        return f"{_one_of(report, names)}: {recovery.message}"
+        read = reread(report)
+        which = "one of a set of labels" if read is None else (
+            f"{describe(read, names)} in another reading"
+        )  # fmt: skip
+        return f"{which}: {recovery.message}"
     if not report.states[Leak.LABEL].attacked:
         return f"not attacked: {report.why}"
     return f"no label: {report.why}; {FAILED}"
-
-
-def _one_of(report: AuditReport, names: Sequence[str]) -> str:
-    read = reread(report)
-    return (
-        "one of a set of labels" if read is None else f"{describe(read, names)} in another reading"
-    )
 
 
 def in_brief(

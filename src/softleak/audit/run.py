@@ -236,6 +236,7 @@ def _report(
     if one_step:
         if labelled and mixes(recovery, composition):
             samples = read_samples(subject, gradient, composition, options)
+            composition = composition.with_labels(samples.proved)
         found = _input(subject, share, followed, composition, samples, options)
         if found.batch:  # what a search found of all of them
             samples = replace(samples, pictures=found.batch, searched=found)

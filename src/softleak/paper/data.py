@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from softleak.core.errors import DataError, MissingExtra, how_to_install
+from softleak.core.errors import DataError, import_extra
 from softleak.core.input_spec import CIFAR10_NORM, IMAGENET_NORM, Normalisation
 from softleak.io.untrusted import check_npz
 
@@ -140,12 +140,9 @@ def decode_photo(
     stream: IO[bytes], name: str, formats: tuple[str, ...] | None = None
 ) -> npt.NDArray[np.uint8]:
     """Return an image file as RGB bytes (H, W, 3), upright; `formats` limits what may come."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise MissingExtra(
-            f"Reading compressed images needs Pillow: {how_to_install('images')}."
-        ) from error
+    import_extra("PIL", "Reading compressed images needs Pillow", "images")
+    from PIL import Image, ImageOps
+
     try:
         with Image.open(stream, formats=formats) as photo:
             return np.array(ImageOps.exif_transpose(photo).convert("RGB"), dtype=np.uint8)

@@ -157,10 +157,7 @@ def _samples(report: AuditReport) -> Ending:
         return ONE_SAMPLE
     if not found.attacked:
         return Outcome.NOT_APPLICABLE, str(found.reason)
-    if not found.proved:
-        return Outcome.NO_SUCCESS, found.message
-    proved = f"the labels of {len(found.proved)} of {found.size} samples are proved"
-    return Outcome.SUCCEEDED, proved
+    return Outcome.of(bool(found.proved)), found.message
 
 
 def _batch_inputs(report: AuditReport) -> Ending:

@@ -101,6 +101,8 @@ class LabelFinding:
     def class_index(self) -> int | None:
         """Return the class every label that fits has on top, or that noise leaves probable."""
         recovery = self.recovery
+        if not recovery.loss.balanced:
+            return None  # of several labels, or of targets, the largest is no class
         if recovery.readings:
             labels = [one.label for one in recovery.readings]
             labels += [one.label for one in recovery.solutions]

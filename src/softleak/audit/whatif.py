@@ -239,9 +239,10 @@ class Trial:
 
     @property
     def guessed(self) -> bool:
-        """Whether the attack names the right class, sure or not."""
+        """Whether the attack names the right class, sure or not; several labels have none."""
         index, label = self.recovery.class_index, self.target.label
-        return label is not None and index is not None and index == int(label.argmax())
+        one = self.recovery.loss.balanced and label is not None
+        return one and index is not None and index == int(label.argmax())
 
     @property
     def likely(self) -> bool:
@@ -286,7 +287,9 @@ class Trial:
         if leak is Leak.CLASS:
             own = int(label.argmax())
             return self.claimed == own or self.likely or own in self.left
-        return self.claimed is not None and label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
+        finding = LabelFinding(self.recovery, 0.0)
+        claims = finding.class_index is not None or (finding.known and not self.recovery.loss.balanced)
+        return claims and label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
 
     def finds(self, leak: Leak) -> bool:
         """Return whether an attack on an update of several samples proves a label, rightly."""

@@ -31,6 +31,8 @@ class Why(Enum):
     UNDER_STATED_LOSS = auto()  # loss
     LOSS_NOT_TESTED = auto()  # loss
     ANY_SCALAR_FITS = auto()  # loss
+    STEPS_OF_LOSS = auto()  # loss
+    STEPS_OF_LAYERS = auto()  # loss
     SEVERAL_RANK = auto()  # rank
     FULL_RANK = auto()  # rank
     NEXT_TOKENS = auto()

@@ -17,8 +17,8 @@ from softleak.core.loss import CROSS_ENTROPY, BinaryCrossEntropy, CrossEntropy, 
 from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.binary import recover_binary
-from softleak.labels.composition import BatchReader, entry_error, never_negative
+from softleak.labels.binary import tags_of_head
+from softleak.labels.composition import BatchReader, entry_error
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
@@ -174,10 +174,8 @@ def _binary(
     compressed = answer.fit[Topic.COMPRESSION].bearing is Bearing.CONTRADICTED
     if not product or compressed or loss.bearing is not Bearing.CONTRADICTED:
         return None
-    family = knowledge.family if isinstance(knowledge.family, Binary) else None
-    positive = subject.once(never_negative)
     for one in (BinaryCrossEntropy(), BinaryCrossEntropy(reduction="sum")):
-        found = recover_binary(subject.head, factors, family, one, positive)
+        found = tags_of_head(subject, knowledge, share, one)
         if found.label is not None and found.complete:
             bce = Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.BCE, loss.number)
             return replace(found, fit=answer.fit.saying(bce))

@@ -174,6 +174,8 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
     if proved == "CLASS" and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
         return f"the class is {name}; its weight is not determined: {recovery.message}"
+    if report.label.known and not recovery.loss.balanced:
+        return f"{worded(recovery, names, describe)}: {recovery.message}"
     if proved == "PROBABLE" and recovery.label is not None:
         name = class_name(int(recovery.label.argmax()), names)
         return (
@@ -200,7 +202,8 @@ def in_brief(
 ) -> str:
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
-    if report.label.proved == "UNIQUE" and recovery.label is not None:
+    told = report.label.known and not recovery.loss.balanced
+    if (told or report.label.proved == "UNIQUE") and recovery.label is not None:
         return worded(recovery, names, say)
     if (read := reread(report)) is not None:
         return f"{say(read, names)}, if {in_a_word(report.fit)}"

@@ -98,6 +98,12 @@ class LabelFinding:
         return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
 
     @property
+    def listed(self) -> bool:
+        """Return whether several labels of the sample, or its targets, are named."""
+        named = self.known or self.proved == "PROBABLE"
+        return named and self.recovery.label is not None and not self.recovery.loss.balanced
+
+    @property
     def class_index(self) -> int | None:
         """Return the class every label that fits has on top, or that noise leaves probable."""
         recovery = self.recovery
@@ -504,7 +510,7 @@ class AuditReport:
         one = len(self.composition.raised) == 1 == len(self.composition.present)
         alone = one and (not self.several or self._counted)
         if alone or not isinstance(self.label.recovery.loss, CrossEntropy):
-            return alone or self.label.known
+            return alone or self.label.known or self.label.listed
         return any(one.class_index is not None for one in self.samples.proved)
 
     @property

@@ -288,7 +288,9 @@ class Trial:
             own = int(label.argmax())
             return self.claimed == own or self.likely or own in self.left
         finding = LabelFinding(self.recovery, 0.0)
-        claims = finding.class_index is not None or (finding.known and not self.recovery.loss.balanced)
+        claims = finding.class_index is not None or (
+            finding.known and not self.recovery.loss.balanced
+        )
         return claims and label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
 
     def finds(self, leak: Leak) -> bool:

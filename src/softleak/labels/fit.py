@@ -251,7 +251,7 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     """Return what the numbers of a gradient say of every assumption."""
     head = subject.head
     G = share[head.weight_name].to(head.W.device).double()
-    compression = _compression(share, G)
+    compression = compression_of(share, G)
     if compression.bearing is Bearing.CONTRADICTED:
         return Examined(Fit.of([compression]))
     factors = factor(head, [share])
@@ -456,7 +456,7 @@ def _swapped(seen: Residual, knowledge: Knowledge, share: GradientShare) -> Loss
     return next((one for one in simple_readings(before) if one.factor < 0), None)
 
 
-def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
+def compression_of(share: GradientShare, G: Tensor) -> Hypothesis:
     """Return whether entries were removed, or rounded to a grid, or left as signs."""
     if is_sign_pattern(G):
         return _contradiction(Topic.COMPRESSION, Explanation.SIGNS)

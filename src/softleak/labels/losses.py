@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from softleak.core.factors import Factors, factor, numerical_rank
-from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
+from softleak.core.fit import Bearing, Explanation, Fit, Hypothesis, Topic
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import BinaryCrossEntropy, Loss
@@ -22,7 +22,15 @@ from softleak.core.results import Recovery, Status, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.labels.binary import tags_of_head
-from softleak.labels.fit import Examined, beside_statements, contradictions, examine, read_as
+from softleak.labels.fit import (
+    Examined,
+    beside_statements,
+    compression_of,
+    contradictions,
+    examine,
+    read_as,
+)
+from softleak.labels.noisy.tags import recover_tags
 from softleak.labels.residual import FITS, LOGIT_ROUNDINGS, Residual, simple_readings
 
 DECAY_LEAST = 3  # outputs from which weight decay shows beside one sample
@@ -140,6 +148,17 @@ def _not_of_one(
             status = Status.AMBIGUOUS if found.status is Status.UNIQUE else found.status
             sure = found.family is not None  # labels of a simple kind bear the decay out
             return found if sure else replace(found, status=status, complete=False)
+    G = share[head.weight_name].to(head.W.device).double()
+    compression = compression_of(share, G)
+    if compression.bearing is Bearing.CONTRADICTED:
+        found = Examined(Fit.of([compression]))
+        return contradictions(Recovery(Status.NO_SOLUTION, "", loss=loss, fit=found.fit), found)
+    noisy = None
+    if isinstance(loss, BinaryCrossEntropy):
+        noisy = recover_tags(subject, knowledge, share, loss)
+    if noisy is not None:
+        noise = Hypothesis(Topic.NOISE, Bearing.HOLDS, Explanation.MEASURED, noisy.noise)
+        return replace(noisy, fit=noisy.fit.saying(noise))
     rank = numerical_rank(head, share, factors.relative)
     if rank < min(head.W.shape):
         return Recovery(

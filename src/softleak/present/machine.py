@@ -139,7 +139,8 @@ def _of_loss(recovery: Recovery) -> dict[str, Any]:
         return {}
     label = recovery.label
     has = None if label is None or not recovery.tags else (label > 0.5).nonzero()[:, 0].tolist()
-    return {"loss": recovery.loss.name, "has": has}
+    found = {"loss": recovery.loss.name, "has": has}
+    return found if recovery.presence is None else {**found, "presence": numbers(recovery.presence)}
 
 
 def _fields(found: object, *names: str) -> dict[str, Any]:

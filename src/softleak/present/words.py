@@ -150,7 +150,7 @@ def worded(one: Recovery, names: Sequence[str], say: Callable[[Tensor, Sequence[
     if one.label is None:
         return ""
     if one.tags:
-        return tags_in_words(one.label, names)
+        return tags_in_words(one.label, names, one.presence)
     return say(one.label, names) if one.loss.balanced else one.in_words
 
 
@@ -169,13 +169,11 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
         return f"{VOID}. {contradiction(report)}"
     if report.samples.attacked:
         return samples_words(report.samples)
-    if proved == "UNIQUE" and recovery.label is not None:
+    if (proved == "UNIQUE" or report.label.listed) and recovery.label is not None:
         return sample_words(recovery, names, remark)
     if proved == "CLASS" and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
         return f"the class is {name}; its weight is not determined: {recovery.message}"
-    if report.label.known and not recovery.loss.balanced:
-        return f"{worded(recovery, names, describe)}: {recovery.message}"
     if proved == "PROBABLE" and recovery.label is not None:
         name = class_name(int(recovery.label.argmax()), names)
         return (
@@ -202,8 +200,7 @@ def in_brief(
 ) -> str:
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
-    told = report.label.known and not recovery.loss.balanced
-    if (told or report.label.proved == "UNIQUE") and recovery.label is not None:
+    if (report.label.listed or report.label.proved == "UNIQUE") and recovery.label is not None:
         return worded(recovery, names, say)
     if (read := reread(report)) is not None:
         return f"{say(read, names)}, if {in_a_word(report.fit)}"

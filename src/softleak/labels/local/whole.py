@@ -493,6 +493,6 @@ def _words(status: Status, worst: float, error: float) -> str:
     if status is Status.UNIQUE:
         return f"{again} to within rounding"
     return (
-        f"{again}, with a label known to {error:.2g} in L1; but it is no label that its loss takes, "
-        "or not known closely, or of no simple kind, so that nothing tests the loss"
+        f"{again}, with a label known to {error:.2g} in L1; but it is no label that its loss "
+        "takes, or not known closely, or of no simple kind, so that nothing tests the loss"
     )

@@ -241,8 +241,9 @@ class Trial:
     def guessed(self) -> bool:
         """Whether the attack names the right class, sure or not; several labels have none."""
         index, label = self.recovery.class_index, self.target.label
-        one = self.recovery.loss.balanced and label is not None
-        return one and index is not None and index == int(label.argmax())
+        if label is None or index is None or not self.recovery.loss.balanced:
+            return False
+        return index == int(label.argmax())
 
     @property
     def likely(self) -> bool:

@@ -151,8 +151,9 @@ def _not_of_one(
     G = share[head.weight_name].to(head.W.device).double()
     compression = compression_of(share, G)
     if compression.bearing is Bearing.CONTRADICTED:
-        found = Examined(Fit.of([compression]))
-        return contradictions(Recovery(Status.NO_SOLUTION, "", loss=loss, fit=found.fit), found)
+        fit = Fit.of([compression])
+        nothing = Recovery(Status.NO_SOLUTION, because(Why.NO_LABEL_OF_LOSS, loss=loss), loss=loss)
+        return contradictions(replace(nothing, fit=fit), Examined(fit))
     noisy = None
     if isinstance(loss, BinaryCrossEntropy):
         noisy = recover_tags(subject, knowledge, share, loss)

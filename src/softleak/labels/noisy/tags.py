@@ -77,11 +77,12 @@ class Tags:
             told = signal.x, signal.u, variance, spread, max(signal.along, noise), True
             return cls(head, loss, *told, bias, noise, smoothings)
         usual, rows, inputs = typical.direction, head.W.double().norm(dim=1), G.shape[1]
-        spread, sent, variance = typical.across / inputs**0.5 * rows, G @ usual, noise**2
+        sent, across, variance = G @ usual, typical.across, noise**2
         if math.isinf(typical.doubt):  # then the bias alone tells something, at logits of any sign
             if bias is None:
                 return None
-            usual, spread, variance = 0 * usual, reach / inputs**0.5 * rows, math.inf
+            usual, across, variance = 0 * usual, reach, math.inf
+        spread = across / inputs**0.5 * rows
         told = usual, sent, torch.full_like(spread, variance), spread, 1.0, False
         return cls(head, loss, *told, bias, noise, smoothings)
 

@@ -177,7 +177,7 @@ def labels(options: argparse.Namespace) -> Iterator[Row]:
             if options.only not in f"{name} {'trained' if steps else 'untrained'}":
                 continue
             model = trained(name, images, steps)
-            for head in HEADS:
+            for head in (one for one in HEADS if one.outputs in options.outputs):
                 made = with_head(model_copy(model), head.outputs, head.bias)
                 for whole in (True, False) if head.outputs > 1 and head.loss == BCE else (True,):
                     yield {
@@ -402,6 +402,8 @@ def main() -> None:
     parser.add_argument("--shares", type=int, default=20, help="shares of each cell")
     parser.add_argument("--data", type=Path, default=None, help="the folder of data packs")
     parser.add_argument("--only", default="", help='such as "lenet untrained"')
+    every = sorted({head.outputs for head in HEADS})
+    parser.add_argument("--outputs", type=int, nargs="*", default=every, help="of the heads")
     parser.add_argument("--out", type=Path, default=Path("results/losses.jsonl"))
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,7 +40,7 @@ from softleak.paper.reproduction import (
     tabulated,
     write_results,
 )
-from softleak.paper.sweep import Cluster, Engine, Local, Piece, Processes, Records
+from softleak.paper.sweep import Engine, Piece, Records, cluster, local, processes
 from softleak.paper.training import RECIPES, Recipe, accuracy, save, train
 
 
@@ -106,11 +107,13 @@ def reproduce_tables(options: ReproduceOptions) -> None:
 
 
 def _engine(options: ReproduceOptions) -> Engine:
-    if options.engine is EngineName.LOCAL:
-        return Local()
-    if options.engine is EngineName.RAY:
-        return Cluster(options.address, options.workers)
-    return Processes(options.workers) if options.workers else Processes()
+    match options.engine:
+        case EngineName.LOCAL:
+            return local
+        case EngineName.RAY:
+            return partial(cluster, address=options.address, workers=options.workers)
+        case EngineName.PROCESSES:
+            return partial(processes, workers=options.workers)
 
 
 def _drawn(

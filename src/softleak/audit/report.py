@@ -499,6 +499,15 @@ class AuditReport:
         return self.label.known or bool(self.samples.proved) or self._counted
 
     @property
+    def classes_named(self) -> int:
+        """Return how many classes are proved to be there: of several labels those a sample has."""
+        recovery = self.label.recovery
+        own = 1
+        if recovery.tags and recovery.label is not None:
+            own = int((recovery.label > 0.5).sum())
+        return max(len(self.composition.raised), own)
+
+    @property
     def _counted(self) -> bool:
         """Return whether the number of samples of each class is known."""
         counts = self.composition.counts
@@ -510,6 +519,8 @@ class AuditReport:
 
         A label of two equal halves is known and has no class; one of two readings has one.
         """
+        if self.label.recovery.targets:
+            return False
         if self.label.class_index is not None or self.label.recovery.readings:
             return True
         one = len(self.composition.raised) == 1 == len(self.composition.present)

@@ -331,6 +331,11 @@ class Recovery(ShortRepr):
         return isinstance(self.loss, BinaryCrossEntropy)
 
     @property
+    def targets(self) -> bool:
+        """Return whether the label is the targets of a regression, which are of no classes."""
+        return not self.loss.balanced and self.loss.most == float("inf")
+
+    @property
     def in_words(self) -> str:
         """Return the label in words, as its loss takes it."""
         if self.label is None:

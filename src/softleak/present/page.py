@@ -148,7 +148,7 @@ def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> dict[
         "feature_value": -feature.error if feature.proved else NOT_RANKED,  # for sorting
         "input": known_words(found.text) if found.text else shown,
         "input_value": round(found.quality, 2) if ranked else NOT_RANKED,
-        "composition": f"{max(len(report.composition.raised), 1)} proved",
+        "composition": f"{report.classes_named} proved",
         "leaks": " ".join([*leaks, *(["untried"] if report.unattacked else [])]),  # to filter by
     }
 

@@ -147,8 +147,7 @@ def _feature(report: AuditReport) -> str:
 
 
 def _composition(report: AuditReport) -> Text:
-    count = max(len(report.composition.raised), 1)
-    return _cell(report.states[Leak.COMPOSITION], f"{count} proved")
+    return _cell(report.states[Leak.COMPOSITION], f"{report.classes_named} proved")
 
 
 def _score(report: AuditReport) -> list[Text]:

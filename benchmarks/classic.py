@@ -5,8 +5,10 @@ Each ends by its own criterion, and a loss below a threshold proves nothing.
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -17,7 +19,7 @@ from torch.nn.functional import linear
 from softleak import Chain, GradientShare, Head, Recovery
 from softleak.core.errors import ModelError, ShareError
 from softleak.inversion.steps import REMEDY, ActivationStep, Linear, Reshape
-from softleak.paper.classic import Best, Loss, PSOSearch, RowRatios, Swarm, Variance
+from softleak.paper.classic import Loss, RowRatios, Swarm, Variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,16 @@ class ClassicResult:
         return self.outcome is ClassicOutcome.CONVERGED
 
 
+@dataclass(frozen=True, order=True)
+class Best:
+    """The lowest point of a search, which is the least of several."""
+
+    loss: float  # the loss there
+    scalar: float = field(compare=False)  # the searched scalar ``s = coefficient × λ_r``
+    # The number of evaluations of the loss that the search took.
+    evaluations: int = field(default=0, compare=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScalarSearch(ABC):
     """A search for the scalar behind one share.
@@ -88,32 +100,37 @@ class ScalarSearch(ABC):
     The defaults of the searches are those of the text: coefficient 4, 200 particles, 30 iterations
     and no skip. The published code skips plateaus and has 500 particles, 40 iterations, wider
     intervals, and coefficient 2 for mixup.
+
+    The searched scalar is ``s = coefficient × λ_r``. Algorithms 1 and 2 print ``coe × g_m``. The
+    first interval would then begin at ``λ_r = 2.8``, beyond most solutions (``|λ_r| ≥ 1``). The
+    published code divides, and so does this.
     """
 
     loss: Loss = field(default_factory=Variance)  # the loss of a pseudo label
-    coefficient: float = 4.0  # what the row is divided by; see ``RowRatios``
+    coefficient: float = 4.0  # what the scalar is divided by
     evaluation: type[RowRatios] = FullHead  # how the labels of scalars are computed
 
     def __call__(
         self, model: nn.Module, share: GradientShare, *, head: str | Head | None = None
     ) -> ClassicResult:
         """Search the label behind one share, else the best scalar, equal for equal seeds."""
-        return self.along(self.evaluation.of(model, share, coefficient=self.coefficient, head=head))
+        return self.along(self.evaluation.of(model, share, head=head))
 
     def along(self, row: RowRatios | None) -> ClassicResult:
         """Search the label along a row; of a row of zeros there is nothing to be searched."""
         if row is None:
             return ClassicResult(ClassicOutcome.ZERO_GRADIENT)
-        outcome, best = self.search(lambda scalars: self.loss(row.labels(scalars)))
+        outcome, best = self.search(lambda s: self.loss(row.labels(s / self.coefficient)))
+        scalar = best.scalar / self.coefficient
         found = ClassicResult(
-            outcome, row.index, best.scalar / row.coefficient,
+            outcome, row.index, scalar,
             loss=best.loss, evaluations=best.evaluations,
         )  # fmt: skip
         if not found.converged:
             return found
         with torch.no_grad():
-            label = row.labels(torch.tensor([best.scalar], dtype=torch.double))[0].double()
-        return replace(found, label=label, feature=best.scalar * row.g.double())
+            label = row.labels(torch.tensor([scalar], dtype=torch.double))[0].double()
+        return replace(found, label=label, feature=scalar * row.g.double())
 
     @abstractmethod
     def search(self, loss: Loss) -> tuple[ClassicOutcome, Best]:
@@ -189,6 +206,43 @@ def on_plateau(losses: list[float]) -> bool:
     """Return whether the last three losses agree."""
     last = losses[-3:]
     return len(last) == 3 and max(last) - min(last) < PLATEAU * sum(last) / 3
+
+
+OVERLAP = 0.3  # how far an interval reaches into the one before
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSOSearch:
+    """Algorithm 2, with the settings of the text (App. E), else the first of its code's."""
+
+    swarm: Swarm = field(default_factory=Swarm)  # the optimiser on each interval
+    initial: float = 1.0  # where the first interval begins
+    widths: tuple[float, ...] = (5.0,)  # of the intervals: each once, the last until the bound
+    bound: float = 70.0  # where the search ends, on |s|
+    threshold: float = 1e-9  # the loss that ends the search after an interval; zero: visit all
+    seed: int = 0  # the seed of the swarms
+
+    def search(self, loss: Loss) -> Best:
+        """Send a swarm to one interval after the other, and return the lowest point of all."""
+        generator = torch.Generator().manual_seed(self.seed)
+        best, evaluations = Best(math.inf, math.nan), 0
+        for low, high in self.intervals():
+            best = min(best, Best(*self.swarm.minimise(loss, low, high, generator)))
+            evaluations += self.swarm.particles * (self.swarm.iterations + 1)
+            if best.loss < self.threshold:
+                break
+        return replace(best, evaluations=evaluations)
+
+    def intervals(self) -> Iterator[tuple[float, float]]:
+        """Yield the interval ``[low, high]`` of every swarm, in order."""
+        lower = self.initial
+        for number in itertools.count():
+            upper = lower + self.widths[min(number, len(self.widths) - 1)]
+            if not upper < self.bound:
+                return
+            yield lower - OVERLAP, upper
+            yield -upper, OVERLAP - lower
+            lower = upper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,8 @@ against softleak in ``benchmarks/classic.py`` of the repository.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -25,25 +23,18 @@ from softleak.core.subject import Subject
 
 @dataclass(frozen=True, eq=False)
 class RowRatios:
-    """What Eq. 7 needs of a share, in the share's dtype.
-
-    The searched scalar is ``s = coefficient × λ_r``, so that the feature is ``s g = λ_r g_r``.
-    Algorithms 1 and 2 print ``coe × g_m``. The first interval would then begin at ``λ_r = 2.8``,
-    beyond most solutions (``|λ_r| ≥ 1``). The published code divides, and so does this.
-    """
+    """What Eq. 7 needs of a share, in the share's dtype."""
 
     index: int  # r, the row of the largest absolute sum
-    g: Tensor  # (I,) ``g_r / coefficient``
+    g: Tensor  # (I,) ``g_r``
     ratios: Tensor  # (C,) the ratio of every row to ``g``
     W: Tensor  # (C, I) the head's weight
     b: Tensor  # (C,) the head's bias
-    coefficient: float  # what the row is divided by
 
     @classmethod
     def of(
-        cls, model: nn.Module, share: GradientShare, *, coefficient: float = 1.0,
-        head: str | Head | None = None,
-    ) -> RowRatios | None:  # fmt: skip
+        cls, model: nn.Module, share: GradientShare, *, head: str | Head | None = None
+    ) -> RowRatios | None:
         """Return the row of the largest absolute sum, or None if that row is zero."""
         share.check_finite()
         known = Subject.of(model, share.input_shape, head=head).head
@@ -52,10 +43,10 @@ class RowRatios:
         if not G[index].any():
             return None
         W = model.get_parameter(known.weight_name).detach().to(G)
-        g = G[index] / coefficient
+        g = G[index]
         # Every entry gives the same ratios; the largest one gives them with the least rounding.
         entry = g.abs().argmax()
-        return cls(index, g, G[:, entry] / g[entry], W, known.b.to(G), coefficient)
+        return cls(index, g, G[:, entry] / g[entry], W, known.b.to(G))
 
     @cached_property
     def _terms(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,7 +54,7 @@ class RowRatios:
         return a.double(), self.b.double(), self.ratios.double()
 
     def labels(self, scalars: Tensor) -> Tensor:
-        """Return the pseudo labels ``softmax(s W g + b) − ratios / s`` (S, C) at scalars (S,)."""
+        """Return the pseudo labels ``softmax(λ W g + b) − ratios / λ`` (S, C) at scalars λ."""
         a, b, ratios = self._terms
         s = scalars.to(a)[:, None]
         return (s * a + b).softmax(-1) - ratios / s
@@ -90,16 +81,6 @@ class Variance:
         return self.scale * rest.var(-1, unbiased=False)
 
 
-@dataclass(frozen=True, order=True)
-class Best:
-    """The lowest point of a search, which is the least of several."""
-
-    loss: float  # the loss there
-    scalar: float = field(compare=False)  # the searched scalar ``s = coefficient × λ_r``
-    # The number of evaluations of the loss that the search took.
-    evaluations: int = field(default=0, compare=False)
-
-
 INERTIA = 0.8  # the part of its velocity that a particle keeps
 PULL = 0.5  # towards the best point that the particle has seen, and that any particle has seen
 
@@ -118,8 +99,10 @@ class Swarm:
     particles: int = 200  # the number of particles
     iterations: int = 30  # the number of moves
 
-    def minimise(self, loss: Loss, low: float, high: float, generator: torch.Generator) -> Best:
-        """Return the lowest point in ``[low, high]`` of a loss from points (S,) to losses (S,)."""
+    def minimise(
+        self, loss: Loss, low: float, high: float, generator: torch.Generator
+    ) -> tuple[float, float]:  # fmt: skip
+        """Return the lowest loss in ``[low, high]`` and its point; losses (S,) are of points."""
 
         def drawn() -> Tensor:
             return torch.rand(self.particles, generator=generator, dtype=torch.double)
@@ -140,48 +123,19 @@ class Swarm:
             better = here < best
             best_x, best = torch.where(better, x, best_x), torch.where(better, here, best)
         first = best.argmin()
-        return Best(
-            float(best[first]), float(best_x[first]), self.particles * (self.iterations + 1)
-        )
+        return float(best[first]), float(best_x[first])
 
 
-OVERLAP = 0.3  # how far an interval reaches into the one before
+# As published for noise (Table 5), each in turn. No loss tells where to stop, so the best is taken.
+INTERVALS = ((0.7, 5.0), (-5.0, -0.7), (4.7, 10.0), (-10.0, -4.7))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PSOSearch:
-    """Algorithm 2, with the settings of the text (App. E), else the first of its code's."""
+def best_scalar(row: RowRatios) -> Tensor:
+    """Return the λ_r () of the lowest loss that Algorithm 2 finds, as published for noise."""
+    generator = torch.Generator().manual_seed(0)
 
-    swarm: Swarm = field(default_factory=Swarm)  # the optimiser on each interval
-    initial: float = 1.0  # where the first interval begins
-    widths: tuple[float, ...] = (5.0,)  # of the intervals: each once, the last until the bound
-    bound: float = 70.0  # where the search ends, on |s|
-    threshold: float = 1e-9  # the loss that ends the search after an interval; zero: visit all
-    seed: int = 0  # the seed of the swarms
+    def loss(scalars: Tensor) -> Tensor:
+        return Variance()(row.labels(scalars))
 
-    def search(self, loss: Loss) -> Best:
-        """Send a swarm to one interval after the other, and return the lowest point of all."""
-        generator = torch.Generator().manual_seed(self.seed)
-        best, evaluations = Best(math.inf, math.nan), 0
-        for low, high in self.intervals():
-            found = self.swarm.minimise(loss, low, high, generator)
-            evaluations += found.evaluations
-            best = min(best, found)
-            if best.loss < self.threshold:
-                break
-        return replace(best, evaluations=evaluations)
-
-    def intervals(self) -> Iterator[tuple[float, float]]:
-        """Yield the interval ``[low, high]`` of every swarm, in order."""
-        lower = self.initial
-        for number in itertools.count():
-            upper = lower + self.widths[min(number, len(self.widths) - 1)]
-            if not upper < self.bound:
-                return
-            yield lower - OVERLAP, upper
-            yield -upper, OVERLAP - lower
-            lower = upper
-
-
-# For Table 5: with noise no loss is below 1e-9, so the best of all intervals is taken.
-PUBLISHED_NOISE = PSOSearch(widths=(4.0, 5.0), bound=10.5, threshold=0.0)
+    found = [Swarm().minimise(loss, *interval, generator) for interval in INTERVALS]
+    return torch.tensor(min(found)[1], dtype=torch.double)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
-from softleak.cli.exits import Exit, complain, counting_bar, mistakes
+from softleak.cli.exits import Exit, complain, counting_bar, mistakes, plain_table
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.head import Head
 from softleak.inversion.chain import Chain
@@ -33,7 +33,6 @@ from softleak.paper.reproduction import (
     Key,
     ResultsPage,
     around,
-    omission_table,
     reproduce,
     results_table,
     splice,
@@ -130,7 +129,8 @@ def _drawn(
 
 def _close(console: Console, omitted: dict[Key, str], lost: list[Piece], out: Path) -> None:
     if omitted:
-        console.print(omission_table(omitted))
+        rows = ((f"{experiment}: {cell}", files) for (experiment, cell), files in omitted.items())
+        console.print(plain_table("Not run", ("cell", "needs, in --data or --weights"), rows))
     if lost:
         count = sum(len(piece.samples) for piece in lost)
         console.print(

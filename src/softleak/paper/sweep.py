@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
-from multiprocessing import get_all_start_methods, get_context, parent_process
-from multiprocessing.context import BaseContext
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from types import ModuleType
 
@@ -240,7 +239,9 @@ def processes(
     packed, own, started = pickle.dumps(compute), threading.local(), []
 
     def start() -> None:
-        own.pool = ProcessPoolExecutor(1, _context(), initializer=_begin, initargs=(packed,))
+        # Forked children of a process with torch's threads can hang.
+        fresh = get_context("spawn")
+        own.pool = ProcessPoolExecutor(1, fresh, initializer=_begin, initargs=(packed,))
         started.append(own.pool)
 
     def done(piece: Piece) -> Sequence[Record] | None:
@@ -263,18 +264,6 @@ def processes(
         threads.shutdown(cancel_futures=True)
         for pool in started:
             pool.shutdown()
-
-
-def _context() -> BaseContext:
-    """Return how workers are started: forked children of a process with torch's threads can hang.
-
-    A server that has imported torch and computed nothing is forked where the system can.
-    """
-    if "forkserver" not in get_all_start_methods():
-        return get_context("spawn")
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    return context
 
 
 _held: dict[object, Compute] = {}  # what this worker computes with, sent to it once

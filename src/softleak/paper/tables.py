@@ -35,7 +35,7 @@ from softleak.matching.tasks import (
     RandomLabel,
     RecoveredLabel,
 )
-from softleak.paper.classic import PUBLISHED_NOISE, RowRatios, Variance
+from softleak.paper.classic import RowRatios, best_scalar
 from softleak.paper.data import (
     ImageSet,
     Sample,
@@ -176,9 +176,9 @@ def pso(target: AttackedNetwork, share: GradientShare) -> Answer:
     row = RowRatios.of(target.model, share, head=target.head)
     if row is None:
         return math.inf, None, Status.ZERO_GRADIENT.name
-    scalar = PUBLISHED_NOISE.search(lambda scalars: Variance()(row.labels(scalars))).scalar
-    label = row.labels(torch.tensor([scalar], dtype=torch.double))[0]
-    return scalar, label, "OUT_OF_BOUND"  # no loss is low enough to end the search before
+    scalar = best_scalar(row)
+    # The search has left its bound: no loss is low enough to end it before.
+    return float(scalar), row.labels(scalar[None])[0], "OUT_OF_BOUND"
 
 
 def scored_scalar(answer: Answer, scalar_true: float, y_true: Tensor) -> Measures:

@@ -13,12 +13,13 @@ from benchmarks.classic import (
     FullHead,
     LBFGSSearch,
     LBFGSThenPSO,
+    PSOSearch,
     SwarmSearch,
     on_plateau,
 )
 from softleak.core.errors import NonFinite
 from softleak.paper import data
-from softleak.paper.classic import PUBLISHED_NOISE, PSOSearch, RowRatios, Swarm, Variance
+from softleak.paper.classic import INTERVALS, RowRatios, Swarm, Variance
 
 
 def lean(search: LBFGSThenPSO) -> LBFGSThenPSO:
@@ -202,7 +203,7 @@ class TestPSO:
         [
             (PUBLISHED_SMOOTHING.pso.pso, (6, 10, 30, 50)),
             (PUBLISHED_MIXUP.pso.pso, (6, 16, 66)),
-            (PUBLISHED_NOISE, (5, 10)),
+            (PSOSearch(widths=(4.0, 5.0), bound=10.5), (5, 10)),
             (PSOSearch(), tuple(range(6, 67, 5))),
         ],
     )
@@ -212,6 +213,10 @@ class TestPSO:
         assert [low for low, _ in found[::2]] == pytest.approx([s - 0.3 for s in starts])
         assert [high for _, high in found[::2]] == list(ends)
         assert found[1::2] == [(-high, -low) for low, high in found[::2]]
+
+    def test_those_for_noise_are_as_published(self):
+        published = PSOSearch(widths=(4.0, 5.0), bound=10.5)
+        assert tuple(published.intervals()) == INTERVALS
 
     def test_a_seed_is_an_answer(self, lenet, smoothed):
         first, again, other = (

@@ -77,7 +77,8 @@ class Tags:
             told = signal.x, signal.u, variance, spread, max(signal.along, noise), True
             return cls(head, loss, *told, bias, noise, smoothings)
         usual, rows, inputs = typical.direction, head.W.double().norm(dim=1), G.shape[1]
-        sent, across, variance = G @ usual, typical.across, noise**2
+        sent = G @ usual
+        across, variance = float(typical.across), float(noise) ** 2
         if math.isinf(typical.doubt):  # then the bias alone tells something, at logits of any sign
             if bias is None:
                 return None

@@ -78,13 +78,13 @@ class Tags:
             return cls(head, loss, *told, bias, noise, smoothings)
         usual, rows, inputs = typical.direction, head.W.double().norm(dim=1), G.shape[1]
         sent = G @ usual
-        across, variance = float(typical.across), float(noise) ** 2
+        across, blur = typical.across, noise**2
         if math.isinf(typical.doubt):  # then the bias alone tells something, at logits of any sign
             if bias is None:
                 return None
-            usual, across, variance = 0 * usual, reach, math.inf
+            usual, across, blur = 0 * usual, reach, math.inf
         spread = across / inputs**0.5 * rows
-        told = usual, sent, torch.full_like(spread, variance), spread, 1.0, False
+        told = usual, sent, torch.full_like(spread, blur), spread, 1.0, False
         return cls(head, loss, *told, bias, noise, smoothings)
 
     def states(self, tau: Tensor) -> tuple[Tensor, Tensor]:

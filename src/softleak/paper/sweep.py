@@ -299,16 +299,14 @@ def cluster(
     if begun:
         _join(ray, address, workers)
     task = ray.remote(num_cpus=1, max_retries=TRIES_PER_PIECE - 1)(_fetch_and_work)
-    shipped, rest, busy = ray.put(compute), iter(pieces), {}
-    cores = int(ray.cluster_resources().get("CPU", 1))
     try:
-        while True:
-            free = (workers or cores) - len(busy)
-            busy |= {task.remote([shipped], piece): piece for piece in islice(rest, free)}
-            if not busy:
-                return
+        shipped, rest = ray.put(compute), iter(pieces)
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        busy = {task.remote([shipped], piece): piece for piece in islice(rest, workers or cores)}
+        while busy:
             (ended,), _ = ray.wait([*busy])
             piece = busy.pop(ended)
+            busy |= {task.remote([shipped], further): further for further in islice(rest, 1)}
             try:
                 yield piece, ray.get(ended)
             except ray.exceptions.RayTaskError as error:
@@ -316,8 +314,6 @@ def cluster(
             except ray.exceptions.RayError:  # its workers died, or the machines they were on
                 yield piece, None
     finally:
-        for left in busy:
-            ray.cancel(left)
         if begun:
             ray.shutdown()
 

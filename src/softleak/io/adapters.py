@@ -90,7 +90,8 @@ def with_adapters(model: nn.Module, path: object) -> nn.Module:
         ) from error
     made: Any = {"LORA": peft.LoraConfig, "IA3": peft.IA3Config}[kind]
     try:
-        return nn.Module.eval(peft.get_peft_model(model, made(**settings)))
+        found: nn.Module = peft.get_peft_model(model, made(**settings))
+        return found.eval()
     except Exception as error:  # PEFT raises what it likes for settings of another model
         raise ModelError(
             f"the adapters of {shown(Path(path).name)} do not fit this model: {in_a_line(error)}"

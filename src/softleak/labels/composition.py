@@ -130,6 +130,11 @@ class BatchReader:
             return torch.zeros(self.head.classes)
         return torch.softmax(self.head.logits(self.features) + self.head.b, -1).amin(0)
 
+    @property
+    def likely(self) -> Tensor:
+        """Return which classes (C,) the model gives more than smoothing gives one of no sample."""
+        return self.least_likely > UNLIKELY * MOST_SMOOTHED / self.head.classes
+
     def read(
         self, share: GradientShare, samples: int | None = None, *, left: float | None = None
     ) -> Batch:
@@ -194,13 +199,17 @@ class BatchReader:
         return tuple(negative.nonzero()[:, 0].tolist()), int((positive & ~negative).sum())
 
     def _present(self, share: GradientShare, G: Tensor, raised: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the classes that are raised by more than smoothing may do without a sample."""
+        """Return the classes that are raised by more than smoothing may do without a sample.
+
+        It raises the unlikely by however much steps add up to, unless they are known to be one.
+        """
         delta, floor = self._mean_delta(share, G), MOST_SMOOTHED / len(G) * longest_step(share)
         if delta is None or share.scale == "unknown":
             return ()
         if not self._tells_mean(share):
             floor *= UNSURE_LENGTH
-        return tuple(j for j in raised if float(delta[j]) < -floor)
+        sure = self.likely | (share.scale == "known")
+        return tuple(j for j in raised if float(delta[j]) < -floor and sure[j])
 
     def _why_none(self, share: GradientShare) -> str:
         """Return why no class was proved."""

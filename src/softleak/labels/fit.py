@@ -93,7 +93,8 @@ def fitted(
         return read_as(answer, found.reading, found.seen, share, found.pieces)
     if answer.status is Status.UNIQUE:
         return _doubted(answer, found)
-    several = _binary(subject, knowledge, share, answer)
+    # Where something tells the size of the residual, several labels were read from it already.
+    several = None if found.seen is not None else _binary(subject, knowledge, share, answer)
     if several is not None:
         return several
     return _contradicted(answer, found, subject, share)
@@ -196,7 +197,7 @@ def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
         return False
     delta = share[name].double()
     error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
-    raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
+    raised, lowered = tuple((delta < -error).nonzero()[:, 0].tolist()), int((delta > error).sum())
     return subject.once(BatchReader.of).is_lopsided(share, raised, lowered)
 
 

@@ -553,6 +553,29 @@ def test_one_division_gives_the_feature_at_other_weights(tmp_path):
     assert found.report["feature"]["up_to_length"]
 
 
+@pytest.mark.parametrize("kept", [0.003, 0.01, 0.05])
+def test_columns_that_were_cut_off_are_no_zeros_of_a_feature(tmp_path, kept):
+    files = Files(tmp_path, s.smooth)
+    found = files.share(s.top_k(s.gradient(files.model, files.x, LABEL), kept))
+    assert not found.report["feature"]["proved"]
+    honest(found, {3})
+
+
+def test_a_client_that_took_fewer_steps_is_another_client(tmp_path):
+    files = Files(tmp_path, s.smooth)
+    after = s.trained(files.model, [(files.x, LABEL)] * 2, sgd)
+    found = files.after(after, "--client", "optimiser=sgd,lr=0.1,steps=3")
+    assert found.code == 5 or found.leaks
+    assert not found.green
+
+
+def test_signs_of_residuals_are_not_read_as_several_labels(tmp_path):
+    files, y = Files(tmp_path, s.cnn), torch.tensor([[9.0] * 7 + [-9.0] * 3])
+    found = files.share(s.gradient(files.model, files.x, y, F.l1_loss), "--kind", "gradient")
+    assert not {"label", "class"} & found.leaks
+    honest(found, set())
+
+
 def test_counts_that_tell_every_label_are_said_to(tmp_path):
     files = Files(tmp_path, s.classifier, gain=4.0)
     x = torch.rand(16, s.WIDTH)

@@ -286,7 +286,7 @@ def _with_feature(
 ) -> tuple[LabelFinding, FeatureFinding]:
     """Return the feature that one division at the head gives, whatever the loss and the weights."""
     recovery = label.recovery
-    found = divided_feature(subject, share.expecting(recovery.noise))
+    found = divided_feature(subject, share.expecting(recovery.noise), recovery)
     if found is None or not found[1] <= LEAK_FEATURE_ERROR:
         return label, feature
     known = replace(recovery, feature=found[0], feature_error=found[1])

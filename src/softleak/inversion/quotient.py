@@ -19,6 +19,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from softleak.core.factors import Factors, factor, roundings
+from softleak.core.fit import Explanation
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -79,7 +80,7 @@ def divided(subject: Subject, share: GradientShare, recovery: Recovery) -> Quoti
     layer = subject.once(input_layer)
     if layer is None or not {f"{layer}.weight", f"{layer}.bias"} <= share.keys():
         return None
-    found = _divided(subject, share, layer)
+    found = _divided(subject, share, layer, recovery)
     if found is None:
         return None
     x, error = (one.view(subject.expected_tensor_shape) for one in found)
@@ -93,7 +94,9 @@ def divided(subject: Subject, share: GradientShare, recovery: Recovery) -> Quoti
     return Quotient(x, error, layer, verified=False)
 
 
-def divided_feature(subject: Subject, share: GradientShare) -> tuple[Tensor, float] | None:
+def divided_feature(
+    subject: Subject, share: GradientShare, recovery: Recovery
+) -> tuple[Tensor, float] | None:
     """Return the feature by division at the head with its relative error; None if rows disagree.
 
     Nothing tells whether the gradients of the head's weight and bias have one factor.
@@ -102,7 +105,7 @@ def divided_feature(subject: Subject, share: GradientShare) -> tuple[Tensor, flo
     told = head.has_bias and {head.weight_name, head.bias_name} <= share.keys()
     if not told or head.classes < FEWEST_CLASSES:
         return None
-    found = _divided(subject, share, head.name)
+    found = _divided(subject, share, head.name, recovery)
     if found is None or not float(found[0].norm()) > 0:
         return None
     x, error = found
@@ -127,7 +130,9 @@ def hides_several(subject: Subject, share: GradientShare, feature: Tensor) -> bo
     return not float(beside.median()) > float(torch.maximum(factors.slack, factors.residual))
 
 
-def _divided(subject: Subject, share: GradientShare, layer: str) -> tuple[Tensor, Tensor] | None:
+def _divided(
+    subject: Subject, share: GradientShare, layer: str, recovery: Recovery
+) -> tuple[Tensor, Tensor] | None:
     """Return the quotient (I,) with standard errors, if all rows agree on one."""
     weight, bias = f"{layer}.weight", f"{layer}.bias"
     G, g = share[weight].double(), share[bias].double()
@@ -138,7 +143,8 @@ def _divided(subject: Subject, share: GradientShare, layer: str) -> tuple[Tensor
     steps = (grid_step(share[name].double()) or 0.0 for name in (weight, bias))
     step, own_step = (ROUNDED * one for one in steps)
     left = G != 0
-    whole = step > 0 or bool(left[:, columns].all())
+    pruned = Explanation.PRUNED in recovery.fit.explanations
+    whole = not pruned and (step > 0 or bool(left[:, columns].all()))
     used = torch.ones_like(G) if whole else left.double()
     size = (used.T @ g.square()).sqrt()  # (I,) of the part of the bias that tells an entry
     known = size > 0

@@ -93,8 +93,14 @@ def input_in_brief(report: AuditReport) -> str:
 
 
 def classes_in_brief(report: AuditReport) -> str:
-    """Return how many classes are proved, for a cell of a table; a label that is known is one."""
-    return f"{max(len(report.composition.raised), 1)} proved"
+    """Return how many classes are proved, for a cell of a table; a label that is known is one.
+
+    Of several labels it is those that a sample has.
+    """
+    recovery, own = report.label.recovery, 1
+    if recovery.tags and recovery.label is not None:
+        own = int((recovery.label > 0.5).sum())
+    return f"{max(len(report.composition.raised), own)} proved"
 
 
 def leaked_of_texts(texts: Iterable[Text], count: int) -> str:
@@ -163,7 +169,7 @@ def worded(one: Recovery, names: Sequence[str], say: Callable[[Tensor, Sequence[
     if one.label is None:
         return ""
     if one.tags:
-        return tags_in_words(one.label, names)
+        return tags_in_words(one.label, names, one.presence)
     return say(one.label, names) if one.loss.balanced else one.in_words
 
 
@@ -182,7 +188,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
         return f"{VOID}. {contradiction(report)}"
     if report.samples.attacked:
         return samples_words(report.samples)
-    if recovery.status is Status.UNIQUE:
+    if recovery.status is Status.UNIQUE or report.label.listed:
         return sample_words(recovery, names, remark)
     if proved == "CLASS" and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
@@ -210,7 +216,7 @@ def in_brief(
 ) -> str:
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
-    if recovery.status is Status.UNIQUE:
+    if recovery.status is Status.UNIQUE or report.label.listed:
         return worded(recovery, names, say)
     if (read := reread(report)) is not None:
         return f"{say(read, names)}, if {in_a_word(report.fit)}"
@@ -232,8 +238,7 @@ def feature_words(report: AuditReport) -> str:
         return features_words(report.samples)
     if report.feature.proved:
         error = written(report.feature.error)
-        free = report.feature.up_to_length
-        rest = " if the loss has no temperature, else up to one factor" if free else ""
+        rest = UP_TO_LENGTH if report.feature.up_to_length else ""
         return f"all {report.feature.entries} entries, to a relative error of {error}{rest}"
     if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
         return "not attacked: the update mixes several samples or steps"
@@ -328,13 +333,18 @@ def _counted(counts: Counts, present: Sequence[int], names: Sequence[str]) -> st
     )
 
 
+UP_TO_LENGTH = " if the loss has no temperature and tensors have one factor, else up to one factor"
+MEAN = "If it is of several samples of one class, what was found are their means."
+
+
 def headline(report: AuditReport) -> str:
     """Return the verdict of one share in one or two sentences."""
     worth = _worth_saying(report)
     texts = report.input.text is not None
     apart = [
         leak for leak in worth
-        if report.samples.size and leak.of_samples and not (texts and leak is Leak.INPUT)
+        if leak.of_samples and leak.of_samples(report.samples)
+        and not (texts and leak is Leak.INPUT)
     ]  # fmt: skip
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]
@@ -353,7 +363,7 @@ def headline(report: AuditReport) -> str:
     untried = listed(_in_state(report, State.NOT_ATTACKED))
     against = [contradiction(report), f"So nothing is known of the {void}." if void else ""]
     grey = f"Not attacked: {untried}." if untried else ""
-    return " ".join(filter(None, [*against, said, grey]))
+    return " ".join(filter(None, [*against, said, MEAN * report.or_mean, grey]))
 
 
 def states_in_brief(report: AuditReport) -> str:
@@ -394,7 +404,10 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
     if leak is Leak.LABEL and recovery.tags and recovery.label is not None:
         return f"which of {len(recovery.label)} labels it has"
     if leak is not Leak.LABEL or report.label.proved == "UNIQUE":
-        return leak.its
+        plain = " if the loss is a plain cross-entropy" if report.of_open_loss else ""
+        return leak.its + plain * (leak is Leak.LABEL)
+    if report.several:  # all of them are known by the counts
+        return "how many samples of each class are in it"
     if recovery.readings:
         return "its label if the update is read as it is said below"
     return f"its label to within {written(recovery.error)} (L1)"

@@ -28,7 +28,7 @@ from softleak.audit.report import (
 from softleak.batches.sparse.attacks import recover_trained_batch
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
-from softleak.core.fit import Bearing, Topic
+from softleak.core.fit import Bearing, Explanation, Topic
 from softleak.core.input_spec import InputSpec, Normalisation, normalisation_of
 from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
@@ -36,7 +36,7 @@ from softleak.core.subject import Subject
 from softleak.inversion.chain import chain_of
 from softleak.inversion.invert import walk_back
 from softleak.inversion.patches import invert_patches, patch_plan
-from softleak.inversion.quotient import divided
+from softleak.inversion.quotient import divided, without_factor
 from softleak.inversion.results import SUFFICIENT_PSNR, Inversion, NoWay, Text
 from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
@@ -47,6 +47,7 @@ from softleak.matching.optimisers import Adam
 from softleak.matching.reconstruct import Matching, usual_objective
 from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.tasks import Noise
+from softleak.matching.texts import solve_text
 from softleak.matching.unrolled import UnrolledMatching
 
 
@@ -76,6 +77,8 @@ def invert_embedded(
     """Compute the input from the gradients of embeddings; None if the model has none for it."""
     sent, share = share, share.expecting(taken_for_noise(subject, share, recovery))
     if isinstance(subject.input_shape, InputSpec):
+        if recovery.fit.explanations & {Explanation.SIGNS, Explanation.ADAPTIVE}:
+            return text_finding(read_bag(subject, sent, "signs are left, and not sizes"))
         text = read_text(subject, share, recovery)
         told = text_finding(text)
         several = recovery.status in (Status.NOT_SINGLE, Status.OWN_LABEL)
@@ -88,7 +91,25 @@ def invert_embedded(
     if isinstance(plan, NoWay) or not {plan.weight, plan.positions} <= share.keys():
         return None
     found = invert_patches(plan, share)
-    return _computed(Method.EMBEDDING, found, found.message, options)
+    confirmed = without_factor(subject, share, recovery, found.input, found.error)
+    if confirmed is not None:
+        x, error, value = confirmed
+        found = replace(found, input=x, error=error)
+        return replace(_computed(Method.EMBEDDING, found, found.message, options), factor=value)
+    made = _computed(Method.EMBEDDING, found, found.message, options)
+    good = made.leaked  # but for a factor of the positions' gradient beside that of the patches
+    reason = because(Why.TO_A_FACTOR, message=found.message) if good else made.reason
+    return replace(made, psnr_predicted=None, reason=reason, up_to_factor=good)
+
+
+def solve_words(
+    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
+) -> InputFinding | None:
+    """Return the words of one text that all gradients together tell; None if it is no text."""
+    single = recovery.status in (Status.UNIQUE, Status.AMBIGUOUS)
+    if not isinstance(subject.input_shape, InputSpec) or not single or options.seconds <= 0:
+        return None
+    return text_finding(solve_text(subject, share, recovery, options.seconds))
 
 
 def embeddings(subject: Subject) -> tuple[str, ...]:
@@ -117,6 +138,8 @@ def invert_input(
     if isinstance(chain, NoWay):
         return InputFinding(Method.NONE, chain.reason)
     found = walk_back(subject.model, share, recovery, chain=chain)
+    if recovery.fit[Topic.STEPS].bearing is Bearing.CONTRADICTED:
+        found = replace(found, borne_out=False)
     agreed = Why.UNDETERMINED if found.borne_out else Why.NOT_BORNE_OUT
     said = because(Why.DETERMINED if found.determined else agreed)
     return _computed(Method.INVERSION, found, said, options)
@@ -378,6 +401,11 @@ EMBEDDINGS = InputAttack(
     "Patches or words are computed from the gradients of a transformer's embeddings.",
     run=invert_embedded, trained=words_of_training, needs_feature=False, real_valued=False,
 )  # fmt: skip
+SOLVED_WORDS = InputAttack(
+    "input-words", "Words from all gradients together",
+    "The vectors of a text's words are solved for with every gradient that was sent.",
+    run=solve_words, needs_feature=False, real_valued=False,
+)  # fmt: skip
 INVERSION = InputAttack(
     "input-inversion", "Input, layer by layer",
     "The equations of every layer are solved backwards, with error bars.", run=invert_input,
@@ -403,7 +431,7 @@ LOCAL_MATCHING = InputAttack(
 )  # fmt: skip
 # The strongest first. A new attack is a row here, and nothing else.
 INPUT_ATTACKS: list[InputAttack] = [
-    QUOTIENT, EMBEDDINGS, INVERSION, MATCHING, LOCAL_FIRST_LAYER, LOCAL_MATCHING,
+    QUOTIENT, EMBEDDINGS, SOLVED_WORDS, INVERSION, MATCHING, LOCAL_FIRST_LAYER, LOCAL_MATCHING,
 ]  # fmt: skip
 
 
@@ -506,7 +534,7 @@ def _better(best: InputFinding, found: InputFinding) -> InputFinding:
     if best.leaked:  # and was refined, if that is any better
         enough = min(best.quality, SUFFICIENT_PSNR)
         return found if found.leaked and found.quality >= enough else best
-    if found.pixels is None:
+    if found.pixels is None and not found.leaked:
         return replace(best, beside=found.reason)
     if found.quality >= best.quality:
         return replace(found, instead_of=(*best.instead_of, best.reason))

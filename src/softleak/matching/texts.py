@@ -47,7 +47,7 @@ from softleak.resimulation import exact_copy, relative_misfit, resimulate_texts
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class WordTable:
     """The vectors of all words, and how they are spread."""
 
     name: str  # the layer that looks them up
@@ -80,12 +80,12 @@ class Table:
 class TextFunction:
     """Map the vectors of a text's tokens, and its soft label, to everything that is sent of them.
 
-    The unknowns are L vectors, as a ``Table`` packs them, and then the label (C,).
+    The unknowns are L vectors, as a ``WordTable`` packs them, and then the label (C,).
     """
 
     model: DifferentiableModel  # the private copy of the network, in the dtype of the arithmetic
     names: tuple[str, ...]  # the parameters whose gradients are rows
-    table: Table
+    table: WordTable
     inputs: dict[str, Tensor]  # a batch of one text of the same length, whose words do not matter
 
     @property
@@ -182,7 +182,7 @@ def _plain_token(subject: Subject, spec: InputSpec) -> int:
     return next(token for token in range(1, spec.tokens.below or 2) if token not in taken)
 
 
-def _table(subject: Subject, spec: InputSpec, inputs: dict[str, Tensor]) -> Table:
+def _table(subject: Subject, spec: InputSpec, inputs: dict[str, Tensor]) -> WordTable:
     """Return the table of words, and what a table of places adds to them."""
     model, ids = subject.model, inputs[spec.tokens.keyword]
     with torch.no_grad(), watched_tables(model) as lookups:
@@ -195,7 +195,7 @@ def _table(subject: Subject, spec: InputSpec, inputs: dict[str, Tensor]) -> Tabl
         rising = seen.flatten() - seen.flatten()[0]
         if other != name and rising.tolist() == list(range(ids.shape[1])):
             places = held[other].weight.detach().double()[seen.flatten()]
-    return Table(name, words, places)
+    return WordTable(name, words, places)
 
 
 # What reading asks for.

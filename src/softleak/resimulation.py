@@ -204,16 +204,11 @@ def resimulate(
     return best
 
 
-def resimulate_texts(
-    subject: Subject, share: GradientShare, inputs: Inputs, labels: Tensor | None = None
-) -> Resimulation:
-    """Compare gradients, at any scale, with those of texts (B, L), by one run's own rounding.
-
-    Labels (B, C) are those of a classifier; without them a text is its own label.
-    """
+def resimulate_texts(subject: Subject, share: GradientShare, inputs: Inputs) -> Resimulation:
+    """Compare gradients, at any scale, with those of texts (B, L), by one run's own rounding."""
     try:
         own, exact = subject.once(own_copy), subject.once(exact_copy)
-        truth, run = (simulated(model, inputs, labels, share) for model in (exact, own))
+        truth, run = (simulated(model, inputs, None, share) for model in (exact, own))
     except SoftleakError as error:
         return Resimulation(problem=str(error))
     size = sum(float(g.square().sum()) for g in truth.values())

@@ -47,7 +47,6 @@ from softleak.matching.optimisers import Adam
 from softleak.matching.reconstruct import Matching, usual_objective
 from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.tasks import Noise
-from softleak.matching.texts import solve_text
 from softleak.matching.unrolled import UnrolledMatching
 
 
@@ -100,16 +99,6 @@ def invert_embedded(
     good = made.leaked  # but for a factor of the positions' gradient beside that of the patches
     reason = because(Why.TO_A_FACTOR, message=found.message) if good else made.reason
     return replace(made, psnr_predicted=None, reason=reason, up_to_factor=good)
-
-
-def solve_words(
-    subject: Subject, share: GradientShare, recovery: Recovery, options: Options
-) -> InputFinding | None:
-    """Return the words of one text that all gradients together tell; None if it is no text."""
-    single = recovery.status in (Status.UNIQUE, Status.AMBIGUOUS)
-    if not isinstance(subject.input_shape, InputSpec) or not single or options.seconds <= 0:
-        return None
-    return text_finding(solve_text(subject, share, recovery, options.seconds))
 
 
 def embeddings(subject: Subject) -> tuple[str, ...]:
@@ -401,11 +390,6 @@ EMBEDDINGS = InputAttack(
     "Patches or words are computed from the gradients of a transformer's embeddings.",
     run=invert_embedded, trained=words_of_training, needs_feature=False, real_valued=False,
 )  # fmt: skip
-SOLVED_WORDS = InputAttack(
-    "input-words", "Words from all gradients together",
-    "The vectors of a text's words are solved for with every gradient that was sent.",
-    run=solve_words, needs_feature=False, real_valued=False,
-)  # fmt: skip
 INVERSION = InputAttack(
     "input-inversion", "Input, layer by layer",
     "The equations of every layer are solved backwards, with error bars.", run=invert_input,
@@ -431,7 +415,7 @@ LOCAL_MATCHING = InputAttack(
 )  # fmt: skip
 # The strongest first. A new attack is a row here, and nothing else.
 INPUT_ATTACKS: list[InputAttack] = [
-    QUOTIENT, EMBEDDINGS, SOLVED_WORDS, INVERSION, MATCHING, LOCAL_FIRST_LAYER, LOCAL_MATCHING,
+    QUOTIENT, EMBEDDINGS, INVERSION, MATCHING, LOCAL_FIRST_LAYER, LOCAL_MATCHING,
 ]  # fmt: skip
 
 
@@ -534,7 +518,7 @@ def _better(best: InputFinding, found: InputFinding) -> InputFinding:
     if best.leaked:  # and was refined, if that is any better
         enough = min(best.quality, SUFFICIENT_PSNR)
         return found if found.leaked and found.quality >= enough else best
-    if found.pixels is None and not found.leaked:
+    if found.pixels is None:
         return replace(best, beside=found.reason)
     if found.quality >= best.quality:
         return replace(found, instead_of=(*best.instead_of, best.reason))

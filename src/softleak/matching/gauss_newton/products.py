@@ -17,7 +17,6 @@ from torch._decomp import get_decompositions
 from torch.func import functionalize, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from softleak.core.errors import ModelError
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchFunction, Function, RowFunction
 from softleak.matching.problems import DifferentiableModel, loss_of
@@ -45,31 +44,16 @@ Factor = Tensor | float
 def record_operations(rows: Callable[[Tensor], Sequence[Tensor]], z: Tensor) -> fx.Graph:
     """Return the operations that lead from unknowns (n,) to parts of the rows.
 
-    Numbers that a model takes out of tensors, as to ask whether a mask hides anything, may not
-    depend on the unknowns. An exception of any kind says that the operations depend on the values.
+    An exception of any kind says that the operations depend on the values.
     """
 
     apart: Any = get_decompositions(TAKEN_APART)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        recorded = make_fx(
-            functionalize(lambda z: list(rows(z))), decomposition_table=apart,
-            _error_on_data_dependent_ops=False,
-        )(z)  # fmt: skip
+        recorded = make_fx(functionalize(lambda z: list(rows(z))), decomposition_table=apart)(z)
+    recorded.graph.eliminate_dead_code()
     graph: fx.Graph = recorded.graph
-    _check_no_values_taken(graph)
-    graph.eliminate_dead_code()
     return graph
-
-
-def _check_no_values_taken(graph: fx.Graph) -> None:
-    """Raise ``ModelError`` if a value is taken out of what follows from the unknowns."""
-    moving: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node.op == "placeholder" or any(one in moving for one in node.all_input_nodes):
-            moving.add(node)
-            if torch.Tag.data_dependent_output in getattr(node.target, "tags", ()):
-                raise ModelError(f"{node.target} depends on the values of the input")
 
 
 class TangentStep(NamedTuple):

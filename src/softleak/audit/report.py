@@ -20,7 +20,9 @@ from torch import Tensor
 from softleak.audit.leaks import Leak
 from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
+from softleak.bounds.claims import ClaimCheck
 from softleak.bounds.hidden import Hiding
+from softleak.bounds.pixels import PixelBound
 from softleak.core.errors import LeakFound
 from softleak.core.fit import Explanation, Fit, Topic
 from softleak.core.input_spec import Normalisation
@@ -596,6 +598,8 @@ class Audit:
     remarks: tuple[str, ...] = ()  # how files were read
     cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
     hiding: tuple[tuple[str, Hiding], ...] = ()  # by share: which noise is proved to hide its label
+    pixels: tuple[tuple[str, PixelBound], ...] = ()  # by share: how near any attack comes
+    claims: tuple[tuple[str, ClaimCheck], ...] = ()  # by share: what is claimed of its protection
 
     def count(self, leak: Leak, *states: State) -> int:
         """Return the number of shares of which this kind of leak is in one of the states."""

@@ -23,10 +23,11 @@ from softleak.core.errors import LabelError, ModelError, OptionError
 from softleak.core.forward import gradients_of, run_batch, seeded
 from softleak.core.input_spec import Inputs, assembled, pieces
 from softleak.core.share import GradientShare
+from softleak.defenses.defense import Defense, is_random
 
 Secret = Literal["label", "input", "word"]
 MOST_HELD = 1 << 29  # numbers of gradients held at a time
-COLUMNS = 1 << 18  # of them in float64 at a time
+COLUMNS = 1 << 14  # of them in float64 at a time, which stay in the cache
 MOST_LABELS = 4096  # combinations of zeros and ones that are listed unless candidates are given
 SEED = 0  # what a model draws while it is run, as dropout does, is the same for every candidate
 
@@ -114,7 +115,7 @@ class Candidates:
     what: Secret = "label"
     sample: int = 0
     place: int = 0
-    defense: Callable[[GradientShare], GradientShare] | None = None
+    defense: Defense | None = None
     units: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -129,10 +130,25 @@ class Candidates:
             raise OptionError(f'what should be "label", "input" or "word", got {found.what!r}')
         if not 0 <= found.sample < len(labels):
             raise OptionError(f"sample should be below {len(labels)}, got {found.sample}")
+        if found.defense is not None and is_random(found.defense):
+            raise OptionError("the defence before the noise should draw nothing: give its noise")
+        if found._draws():
+            raise ModelError(
+                "the model draws random numbers, as dropout does, and a bound would hold for one "
+                "draw alone: put it in eval mode"
+            )
         values = found._listed() if candidates is None else found._given(candidates)
         if len(values) < 2:
             raise OptionError(f"expected at least two candidates, got {len(values)}")
         return replace(found, values=values)
+
+    def _draws(self) -> bool:
+        """Return whether two runs of the model on the same inputs differ."""
+        found = []
+        for seed in (SEED, SEED + 1):
+            with seeded(seed, next(self.model.parameters())), torch.no_grad():
+                found.append(run_batch(self.model, self.x)[0])
+        return not torch.equal(*found)
 
     def _listed(self) -> Tensor:
         outputs = self.labels.shape[1]

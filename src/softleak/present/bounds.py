@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from softleak.audit.leaks import Leak
@@ -9,6 +10,7 @@ from softleak.audit.report import Audit
 from softleak.audit.sweeps import Rate
 from softleak.bounds.claims import ClaimCheck
 from softleak.bounds.hidden import HiddenProof
+from softleak.bounds.pixels import PixelBound
 from softleak.core.vocabulary import written
 
 NEVER = Rate(0, 1)
@@ -29,11 +31,7 @@ def proof_in_words(proof: HiddenProof) -> str:
 
 def proof_rests_on(proof: HiddenProof) -> Iterator[str]:
     """Yield what a proof rests on, in sentences."""
-    yield (
-        f"Every entry carries independent Gaussian noise of standard deviation {proof.noise:.3g} "
-        "or more, drawn once, of a size that was not chosen by looking at the update."
-    )
-    yield "Nothing but this one update is seen; further updates of the same sample add up."
+    yield from _of_every_bound(proof.noise)
     likely = "equally likely" if proof.uniform else "as likely as was said"
     yield f"The secret is one of {proof.candidates} candidates, {likely}."
     beside = "" if proof.samples == 1 else f", all other {proof.samples - 1} samples"
@@ -43,6 +41,47 @@ def proof_rests_on(proof: HiddenProof) -> Iterator[str]:
         "knows less is right less often."
     )
     yield f"The probability is that of {proof.trials} simulated attacks, with 99 % confidence."
+
+
+def pixels_in_words(bound: PixelBound) -> str:
+    """Return what a bound says of every attack on an image, in a sentence."""
+    verdict = "proved hidden" if bound.hidden else "not hidden"
+    guess = -10 * math.log10(bound.chance)
+    reach = f"{bound.psnr:.1f} dB" if math.isfinite(bound.psnr) else "no stated level"
+    return (
+        f"The image is {verdict} from {bound.target:g} dB on: the mean squared error of the best "
+        f"possible attack belongs to a PSNR of at most {reach}, and that of a guess to {guess:.1f} "
+        "dB."
+    )
+
+
+def pixels_rest_on(bound: PixelBound) -> Iterator[str]:
+    """Yield what a bound on the error of an image rests on, in sentences."""
+    yield from _of_every_bound(bound.noise)
+    yield (
+        "The bound on the image is a mean over images of the prior, which are normal and smooth, "
+        "and over the noise: of a single image an attack may come nearer."
+    )
+    yield (
+        "The attacker knows the model, the label and the prior. Who knows more of the image than "
+        "the prior says comes nearer."
+    )
+    yield (
+        f"The network is smooth. The mean was computed on {bound.draws} images; its end is that "
+        "of a confidence of 99 %, if such means are normal."
+    )
+
+
+def _of_every_bound(noise: float) -> Iterator[str]:
+    yield (
+        f"Every entry carries independent Gaussian noise of standard deviation {noise:.3g} or "
+        "more, drawn once, of a size that was not chosen by looking at the update, and nobody can "
+        "predict it."
+    )
+    yield (
+        "Nothing but this one update is seen: no buffers such as those of BatchNorm, no loss of "
+        "the client, and no further updates of the same sample, which add up."
+    )
 
 
 def claim_in_words(found: ClaimCheck) -> str:
@@ -82,42 +121,64 @@ def unaffordable(audit: Audit) -> str:
     )
 
 
+def false_claims(audit: Audit) -> str:
+    """Return a sentence for the headline if a claim of protection does not hold."""
+    broken = ", ".join(name for name, claim in audit.claims if not claim.holds)
+    return f"What is claimed of the protection of {broken} does not hold." if broken else ""
+
+
 def hiding_words(audit: Audit) -> Iterator[str]:
-    """Yield which noise is proved to hide the label of each share, in sentences."""
+    """Yield what is proved of every attack on each share, and of what was claimed, in sentences."""
     for name, hiding in audit.hiding:
         if hiding.proof is None:
             yield f"{name}: no noise hides the label so far; a guess is right as often."
-            continue
-        yield (
-            f"{name}: from Gaussian noise of standard deviation {written(hiding.proof.noise)} on, "
-            f"no attack names the label with a probability of more than {hiding.proof.target:.0%}. "
-            f"That leaves the update a cosine of {hiding.cosine:.2g}; the mean of "
-            f"{hiding.clients:,} like it has one of {hiding.wanted:g}."
-        )
+        else:
+            yield (
+                f"{name}: from Gaussian noise of standard deviation {written(hiding.proof.noise)} "
+                "on, no attack names the label with a probability of more than "
+                f"{hiding.proof.target:.0%}. That leaves the update a cosine of "
+                f"{hiding.cosine:.2g}; the mean of {hiding.clients:,} like it has one of "
+                f"{hiding.wanted:g}. This size is for planning: noise that is sized anew for every "
+                "update tells of it."
+            )
         if hiding.declared is not None:
             yield f"{name}, behind the noise that is declared: {hiding.declared.message}"
+    for name, bound in audit.pixels:
+        yield f"{name}, behind noise of standard deviation {written(bound.noise)}: {bound.message}"
+    for name, claim in audit.claims:
+        yield f"{name}, what is claimed of it: {claim.message}"
 
 
 def hiding_rests_on(audit: Audit) -> list[str]:
     """Return what the bounds of an audit rest on, each sentence once."""
     proofs = [p for _, h in audit.hiding for p in (h.declared, h.proof) if p is not None]
-    return list(dict.fromkeys(words for proof in proofs for words in proof.assumptions))
+    told = [proof.assumptions for proof in proofs]
+    told += [bound.assumptions for _, bound in audit.pixels]
+    return list(dict.fromkeys(words for some in told for words in some))
 
 
-def zones(audit: Audit) -> dict[str, str | float] | None:
-    """Return three zones of Gaussian noise: where the label leaks, is not decided, and is hidden.
+def zones(audit: Audit) -> list[dict[str, str]]:
+    """Return three zones of Gaussian noise for the label and for the image, if they are known.
 
-    None if the noise that hides is not known.
+    On the left an attack succeeds, on the right none can, and between them nothing is decided.
     """
     proofs = [hiding.proof for _, hiding in audit.hiding]
-    sizes = [proof.noise for proof in proofs if proof is not None]
-    if not sizes or len(sizes) < len(proofs):
-        return None
+    labels = [proof.noise for proof in proofs if proof is not None and proof.hidden]
+    images = [bound.noise for _, bound in audit.pixels if bound.hidden]
+    found = []
+    if labels and len(labels) == len(proofs):
+        found.append(_zone(audit, "the label", Leak.CLASS, labels))
+    if images and len(images) == len(audit.pixels):
+        found.append(_zone(audit, "the image", Leak.INPUT, images))
+    return found
+
+
+def _zone(audit: Audit, what: str, leak: Leak, hiding: list[float]) -> dict[str, str]:
     responses = () if audit.what_if is None else audit.what_if.responses
     seen = [
         point.setting for response in responses if response.name == "Gaussian noise"
-        for point in response.points if point.rates.get(Leak.CLASS, NEVER).hits
+        for point in response.points if point.rates.get(leak, NEVER).hits
     ]  # fmt: skip
-    hidden, leaks = max(sizes), max(seen, default=0.0)
+    hidden, leaks = max(hiding), max(seen, default=0.0)
     factor = f"a factor of {written(hidden / leaks)}" if leaks else "no attack was tried"
-    return {"leaks": written(leaks), "hidden": written(hidden), "factor": factor}
+    return {"what": what, "leaks": written(leaks), "hidden": written(hidden), "factor": factor}

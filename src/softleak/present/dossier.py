@@ -92,6 +92,14 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
                 for proof in (h.declared, h.proof)
                 if proof is not None
             ),
+            *(
+                {"update": name, "of": "input", "kind": "bound", "statement": bound.message}
+                for name, bound in audit.pixels
+            ),
+            *(
+                {"update": name, "of": "noise", "kind": "claim", "statement": claim.message}
+                for name, claim in audit.claims
+            ),
         ],
         "defences": _defences(audit),
         "residual_risk": list(residual_risk(audit)),

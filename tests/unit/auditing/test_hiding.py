@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from softleak.audit.defended import Target
 
 import softleak as sl
 from softleak.audit import Audit, NamedShare, Options, Truth
 from softleak.audit.leaks import Leak
 from softleak.audit.run import audit_shares
 from softleak.audit.sweeps import Point, Rate, Response, WhatIf
-from softleak.audit.whatif import hiding_of
+from softleak.audit.whatif import Target, hiding_of
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.defenses import GaussianNoise
@@ -50,11 +49,12 @@ def test_no_affordable_noise_hides_a_label_and_the_headline_says_so(defended):
 
 
 def test_three_zones_lie_on_one_axis(defended):
-    found = zones(defended)
+    (found,) = zones(defended)
+    assert found["what"] == "the label"
     assert found["leaks"] == "1"
     assert float(found["hidden"]) > 10
     assert "factor" in found["factor"]
-    assert zones(replace(defended, hiding=())) is None
+    assert zones(replace(defended, hiding=())) == []
 
 
 def test_page_dossier_and_files_state_the_bound_with_what_it_rests_on(defended):

@@ -16,7 +16,7 @@ except ImportError as error:
 from softleak.guard.auditor import ClientAudit, Question, RoundAudit
 from softleak.guard.flower.guard import BatchPreview, LeakageGuard
 from softleak.guard.flower.monitor import AuditEngine, LeakageMonitor, Unfit
-from softleak.guard.guard import Action
+from softleak.guard.guard import Action, Promise
 
 __all__ = [
     "Action",
@@ -25,6 +25,7 @@ __all__ = [
     "ClientAudit",
     "LeakageGuard",
     "LeakageMonitor",
+    "Promise",
     "Question",
     "RoundAudit",
     "Unfit",

@@ -33,7 +33,7 @@ from softleak.core.loss import named_loss
 from softleak.core.share import UNKNOWN, LocalTraining, read_settings
 from softleak.defenses.defense import GaussianNoise
 from softleak.guard.auditor import Auditor, ClientUpdate, Question, Weights
-from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
+from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, Promise, UpdateGuard
 from softleak.labels.composition import BatchReader
 
 LEARNING_RATE_KEY = "lr"  # the name of the learning rate in the config of Flower's examples
@@ -146,6 +146,8 @@ class LeakageGuard:
         noise: makes a defence of a standard deviation and a source, such as ``GaussianNoise``.
         treatments: what may be done before the noise; ``(Treatment(),)`` is noise alone.
         refuse_unattacked: whether what must not leak and could not be attacked is kept back.
+        promise: what ``Action.PROVE`` proves of every update. All other records of a reply are then
+            left out, but for the number of samples: they would tell of the data without noise.
         metrics: whether the outcome is added to the reply's metrics, which strategies want alike.
         source: where the noise comes from. Anything but ``fresh`` is for experiments.
     """
@@ -162,10 +164,11 @@ class LeakageGuard:
         noise: Make = GaussianNoise,
         treatments: Sequence[Treatment] = TREATMENTS,
         refuse_unattacked: bool = False,
+        promise: Promise | None = None,
         metrics: bool = True,
         source: Source = fresh,
     ) -> None:
-        policy = GuardPolicy(action, stop, seeds, noise, treatments, refuse_unattacked)
+        policy = GuardPolicy(action, stop, seeds, noise, treatments, refuse_unattacked, promise)
         self.guard = UpdateGuard(model, policy, question or Question())
         self.metrics, self._lr, self._source = metrics, lr, source
 
@@ -189,7 +192,7 @@ class LeakageGuard:
             key, record = only_arrays(reply.content)
             update = sent.sending(tensors(record), claimed_samples(reply.content))
             source = self._source(context, number)
-            outcome = self.guard.outcome(update, _remembered(context), source)
+            outcome = self.guard.outcome(update, _remembered(context), source, _proved(context))
         except SoftleakError as error:
             return self._unread(message, reply, number, str(error))
         self.guard.say(number, outcome, perf_counter() - start)
@@ -198,7 +201,7 @@ class LeakageGuard:
         if outcome.sent is not None:
             state = update.after(outcome.sent, self.guard.model)
             reply.content[key] = ArrayRecord({name: Array(state[name].numpy()) for name in record})
-            _remember(context, outcome)
+            _keep_told(reply, update, context, outcome)
         if self.metrics:
             add_metrics(reply, outcome.metrics(self.guard.policy.stop, perf_counter() - start))
         return reply
@@ -226,13 +229,28 @@ def add_metrics(reply: Message, metrics: dict[str, float]) -> None:
         held[name] = value
 
 
-def _remember(context: Context, outcome: GuardOutcome) -> None:
-    """Keep the setting of the defence for the next round."""
+def _keep_told(
+    reply: Message, update: ClientUpdate, context: Context, outcome: GuardOutcome
+) -> None:
+    """Keep for the next round the setting of the defence, or how many updates were proved.
+
+    Of an update that is proved hidden nothing else is told than its arrays and its samples.
+    """
+    if outcome.promise is not None:
+        context.state[CONTEXT_KEY] = ConfigRecord({"proved": _proved(context) + 1})
+        key, arrays = only_arrays(reply.content)
+        counted = MetricRecord({SAMPLES_METRIC: update.samples} if update.samples else {})
+        reply.content = RecordDict({key: arrays, "metrics": counted})
     if outcome.stopped is not None:
         treatment = outcome.stopped.treatment
         context.state[CONTEXT_KEY] = ConfigRecord(
             {"setting": outcome.stopped.setting, "kept": treatment.kept, "length": treatment.length}
         )
+
+
+def _proved(context: Context) -> int:
+    held = context.state.config_records.get(CONTEXT_KEY) or ConfigRecord()
+    return int(str(held.get("proved", 0)))
 
 
 def _remembered(context: Context) -> Stopped | None:

@@ -5,19 +5,19 @@ Of images ``u`` from a prior, and of every estimate ``û`` of every attack, van 
     E ‖û − u‖² ≥ tr A⁻¹    with    A = E[Jᵀ J] / σ² + P
 
 where ``J`` is the Jacobian of the gradient at ``u``, ``σ`` the noise and ``P`` the inverse
-covariance of a normal prior. As ``tr A⁻¹`` is convex, its tangent at any ``A₀ = W⁻¹`` is below it,
+covariance of a normal prior. As ``tr A⁻¹`` is convex, its tangent at any ``W⁻¹`` is below it,
 
     tr A⁻¹ ≥ 2 tr W − tr(W A W),
 
-and linear in ``A``: draws that had no part in ``A₀`` estimate it without bias. A rough ``A₀`` makes
-the bound lower, and never wrong. ``tr(W Jᵀ J W)`` is the mean of ``‖W Jᵀ r‖²`` over random
-signs ``r``.
+and linear in ``A``: draws that had no part in ``W`` estimate it without bias. ``W`` is diagonal in
+the basis of the prior; a rough one makes the bound lower, and never wrong. ``tr(W Jᵀ J W)`` is the
+mean of ``‖W Jᵀ r‖²`` over random signs ``r``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
+from softleak.bounds.gaussians import SHORTEST
 from softleak.core.client import ArrayLike, Minimised, labelled
 from softleak.core.errors import ModelError, OptionError
 from softleak.core.forward import logits_of
@@ -37,12 +38,12 @@ from softleak.matching.gauss_newton.metric import image_waves
 from softleak.matching.problems import DifferentiableModel
 
 GREY = 0.5  # the mean of a pixel beforehand
-ROUGH, PILOT, DRAWS = 64, 32, 128  # images for ``A₀``, for choosing it, and for the bound
-SKETCHES, MOST_SKETCHES, ENOUGH = 4, 64, 4  # at an image; as many for ``A₀`` as there are pixels
-BLENDS = (0.0, 0.2, 1.0)  # how much of ``A₀`` is its diagonal: what is tried
+ROUGH, DRAWS = 64, 128  # images for ``W``, and for the bound
+SKETCHES = 8  # at an image
 CONFIDENCE = 0.99  # of the lower end, if the mean over draws is normal
-DENSE, MOST_PIXELS = 1024, 4096  # entries of an input: for more than a diagonal, and at all
+MOST_PIXELS = 4096  # entries of an input
 BISECTIONS = 20  # steps to the weakest noise, in the logarithm
+RECOGNISABLE = 20.0  # dB from which on an image counts as given away
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +117,6 @@ class PixelBound:
         return tuple(pixels_rest_on(self))
 
 
-RECOGNISABLE = 20.0  # dB from which on an image counts as given away
-
-
 @dataclass(frozen=True, eq=False)
 class PixelBounds:
     """Bounds on the images behind one network's gradients, at every noise."""
@@ -153,10 +151,10 @@ class PixelBounds:
         found = PixelBound(0.0, 0.0, self.prior.error, noise, self.draws, target)
         if not noise:
             return found
-        n = len(self.prior.basis)
-        _, pilot, drawn = self._sketches
-        W = max(self._weights(noise), key=lambda W: float(self._below(W, pilot, noise).mean()))
-        below = self._below(W, drawn, noise) / n
+        known, (rough, drawn) = 1 / self.prior.variances, self._sketches
+        W = 1 / (rough.square().mean((0, 1)) / noise**2 + known)
+        seen = (drawn * W).square().sum(2).mean(1) / noise**2
+        below = (2 * W.sum() - (W.square() * known).sum() - seen) / len(W)
         error = _quantile(self.draws) * float(below.std()) / math.sqrt(self.draws)
         bound = float(below.mean())
         return replace(found, error=max(bound, 0.0), low=max(bound - error, 0.0))
@@ -169,53 +167,29 @@ class PixelBounds:
         if -10 * math.log10(self.prior.error) >= target:
             return None
         rough = self._sketches[0].square().mean((0, 1))
-        high = low = math.sqrt(float((rough * self.prior.variances).mean()))
+        low = high = math.sqrt(float((rough * self.prior.variances).mean()))
         while not self.at(high, target).hidden:
             high *= 2
-        while low > high / 4 and self.at(low, target).hidden:
-            low, high = low / 2, low
+        while self.at(low, target).hidden and low > SHORTEST:
+            low /= 2
         for _ in range(BISECTIONS):
             middle = math.sqrt(low * high)
             low, high = (low, middle) if self.at(middle, target).hidden else (middle, high)
         return self.at(high, target)
 
-    def _weights(self, noise: float) -> Iterator[Tensor]:
-        """Yield ``W`` (n, n) along the basis, or its diagonal (n,), for each blend."""
-        diagonal = self._sketches[0].square().mean((0, 1))
-        if len(diagonal) <= DENSE:
-            for blend in BLENDS[:-1]:
-                A = (1 - blend) * self._rough / noise**2
-                A.diagonal().add_(blend * diagonal / noise**2 + 1 / self.prior.variances)
-                yield torch.cholesky_inverse(torch.linalg.cholesky(A))
-        yield 1 / (diagonal / noise**2 + 1 / self.prior.variances)
-
     @cached_property
-    def _rough(self) -> Tensor:
-        """``E[Jᵀ J]`` (n, n) along the basis, as some images have it."""
-        rough = self._sketches[0].flatten(0, 1)
-        return rough.T @ rough / len(rough)
-
-    def _below(self, W: Tensor, sketches: Tensor, noise: float) -> Tensor:
-        """Return ``2 tr W − tr(W A W)`` with the ``A`` of each image alone (K,)."""
-        whole = W.ndim == 2
-        fixed = 2 * (W.trace() if whole else W.sum()) - (W.square() / self.prior.variances).sum()
-        seen = sketches @ W if whole else sketches * W
-        return fixed - seen.square().sum(2).mean(1) / noise**2
-
-    @cached_property
-    def _sketches(self) -> tuple[Tensor, Tensor, Tensor]:
-        """``Jᵀ r`` along the basis at three sets of images, (K, S, n) each, ``r`` random signs."""
+    def _sketches(self) -> tuple[Tensor, Tensor]:
+        """``Jᵀ r`` along the basis at two sets of images, (K, S, n) each, ``r`` random signs."""
         generator = torch.Generator().manual_seed(self.seed)
-        many = min(max(ENOUGH * len(self.prior.basis) // ROUGH, SKETCHES), MOST_SKETCHES)
-        rough = self._drawn(ROUGH, many, generator)
-        pilot = self._drawn(PILOT, SKETCHES, generator)
-        return rough, pilot, self._drawn(self.draws, SKETCHES, generator)
+        rough = self._drawn(ROUGH, generator)
+        return rough, self._drawn(self.draws, generator)
 
-    def _drawn(self, images: int, each: int, generator: torch.Generator) -> Tensor:
+    def _drawn(self, images: int, generator: torch.Generator) -> Tensor:
         found = []
         for u in self.prior.draw(images, generator):
             here = vjp(self.gradient, u)
-            r = torch.randint(0, 2, (each, len(here[0])), generator=generator).to(here[0]) * 2 - 1
+            size = SKETCHES, len(here[0])
+            r = torch.randint(0, 2, size, generator=generator).to(here[0]) * 2 - 1
             found.append(vmap(here[1])(r)[0].detach() @ self.prior.basis.T)
         return torch.stack(found)
 

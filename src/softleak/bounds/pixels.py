@@ -26,11 +26,18 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
 from softleak.bounds.gaussians import SHORTEST
-from softleak.core.client import ArrayLike, Minimised, labelled
+from softleak.core.client import ArrayLike
 from softleak.core.errors import ModelError, OptionError
 from softleak.core.forward import logits_of
 from softleak.core.input_spec import AS_THEY_ARE, Normalisation
-from softleak.core.loss import CROSS_ENTROPY, Loss, named_loss
+from softleak.core.loss import (
+    CROSS_ENTROPY,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Loss,
+    MeanSquaredError,
+    named_loss,
+)
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchFunction
 from softleak.matching.gauss_newton.method import why_not_smooth
@@ -128,7 +135,7 @@ class PixelBounds:
 
     @classmethod
     def of(
-        cls, subject: Subject, y: Tensor, prior: ImagePrior, loss: Minimised = CROSS_ENTROPY,
+        cls, subject: Subject, y: Tensor, prior: ImagePrior, loss: Loss = CROSS_ENTROPY,
         draws: int = DRAWS, seed: int = 0,
     ) -> PixelBounds:  # fmt: skip
         """Return the bounds for the gradient of one sample of this label (C,).
@@ -138,8 +145,8 @@ class PixelBounds:
         """
         if prior.mean.numel() > MOST_PIXELS:
             raise ModelError(f"expected an input of at most {MOST_PIXELS} entries")
-        if not isinstance(loss, Loss):
-            raise OptionError("expected a loss of softleak's, which are all smooth")
+        if not isinstance(loss, CrossEntropy | BinaryCrossEntropy | MeanSquaredError):
+            raise OptionError('expected a smooth loss: "ce", "bce" or "mse"')
         shape = (1, *prior.mean.shape)
         exact = DifferentiableModel.of(subject.model, subject.head, torch.float64)
         if why := why_not_smooth(BatchFunction(exact, tuple(subject.parameters), shape)):
@@ -201,7 +208,7 @@ def _quantile(draws: int) -> float:
 
 
 def _gradient_of(
-    model: nn.Module, y: Tensor, prior: ImagePrior, loss: Minimised
+    model: nn.Module, y: Tensor, prior: ImagePrior, loss: Loss
 ) -> Callable[[Tensor], Tensor]:
     """Return what a client sends of one sample, as a function of its pixels (n,)."""
     own = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
@@ -253,7 +260,7 @@ def bound_pixels(
     if not noise >= 0 or draws < 2:
         raise OptionError(f"expected noise of 0 or more, and two draws, got {noise} and {draws}")
     subject = Subject.of(model, tuple(prior.mean.shape))
-    kind = labelled(named_loss(loss) if isinstance(loss, str) else loss)
+    kind = named_loss(loss)
     label = torch.as_tensor(y)
     if label.ndim == 0 and kind.balanced:
         label = torch.eye(subject.head.classes)[int(label)]

@@ -51,15 +51,13 @@ from softleak.audit.sweeps import (
     utility,
 )
 from softleak.batches.recover import read_batch
-from softleak.bounds.hidden import Hiding, weakest_hiding
-from softleak.bounds.pixels import ImagePrior, PixelBound, PixelBounds
-from softleak.core.client import Client
+from softleak.bounds.pixels import ImagePrior, PixelBounds
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.factors import head_gradients
 from softleak.core.input_spec import Normalisation
 from softleak.core.loss import CROSS_ENTROPY, Loss
 from softleak.core.results import Recovery
-from softleak.core.share import GradientShare, LocalTraining
+from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, as_known
 from softleak.inversion.chain import Chain, chain_of
@@ -480,7 +478,6 @@ def from_end(points: Sequence[Point], end: float) -> list[Point]:
 
 BISECTIONS = 3  # steps of bisection, in the logarithm of the setting
 FRESH = 1 << 20  # the first of the seeds by which a setting is confirmed
-SAME_NORM = 0.01  # the relative difference up to which two updates may be the same one
 INPUT_SHARES = 2  # shares whose input is attacked; with more seeds one for each
 
 
@@ -505,47 +502,6 @@ def what_if(
         curve = ResponseCurve(subject, tuple(targets), options, sweep, seeds, reaches, risk)
         responses.append(curve.response(progress))
     return WhatIf(tuple(responses), len(targets), seeds, risk)
-
-
-def blurring_of(
-    subject: Subject, target: Target, options: Options, psnr: float
-) -> PixelBound | None:
-    """Return the bound on the image of a target at the declared noise, else at the weakest enough.
-
-    None if no bound holds, or nobody needs one.
-    """
-    bounds = InputReach(subject, target).bounds
-    if bounds is None or target.share.share.made_by is not None:
-        return None
-    declared = options.knowledge.noise
-    return bounds.at(declared, psnr) if declared else bounds.weakest(psnr)
-
-
-def hiding_of(
-    subject: Subject, target: Target, options: Options, success: float, cosine: float
-) -> Hiding | None:
-    """Return which noise is proved to hide the label of a target's sample.
-
-    None if the sample or its client is not known: neither told nor recovered, or the update is not
-    what the client would have sent.
-    """
-    share, shape, norm = target.share.share, subject.tensor_shape, options.normalisation
-    x = target.input if target.input is not None or norm is None or target.pixels is None else (
-        norm.apply(target.pixels)
-    )  # fmt: skip
-    if target.label is None or x is None or shape is None or target.samples:
-        return None
-    training = share.made_by or LocalTraining()
-    client = Client(**vars(training.training), loss=target.loss)
-    if client.unknowns:
-        return None
-    x, noise = x.reshape(shape).float(), options.knowledge.noise
-    own = client.share(subject.model, x, target.label).norm()
-    if not noise and abs(own - share.norm()) > SAME_NORM * own:
-        return None
-    return weakest_hiding(
-        subject.model, x, target.label, client=client, target=success, cosine=cosine, noise=noise
-    )
 
 
 def stages(subject: Subject, asked: Asked | None = None) -> int:

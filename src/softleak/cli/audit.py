@@ -40,7 +40,8 @@ from softleak.audit.run import (
     share_files,
 )
 from softleak.audit.sweeps import Asked
-from softleak.audit.whatif import Target, blurring_of, hiding_of, stages, what_if
+from softleak.audit.weakest import blurring_of, hiding_of
+from softleak.audit.whatif import Target, stages, what_if
 from softleak.bounds.claims import check_claim
 from softleak.bounds.hidden import COSINE
 from softleak.bounds.mechanisms import PrivacyClaim

@@ -15,7 +15,8 @@ from softleak.audit import Audit, NamedShare, Options, Truth
 from softleak.audit.leaks import Leak
 from softleak.audit.run import audit_shares
 from softleak.audit.sweeps import Point, Rate, Response, WhatIf
-from softleak.audit.whatif import Target, hiding_of
+from softleak.audit.weakest import hiding_of
+from softleak.audit.whatif import Target
 from softleak.bounds.claims import check_claim
 from softleak.bounds.mechanisms import PrivacyClaim
 from softleak.bounds.pixels import PixelBound

@@ -46,7 +46,7 @@ from softleak.matching.problems import DifferentiableModel
 
 GREY = 0.5  # the mean of a pixel beforehand
 ROUGH, DRAWS = 64, 128  # images for ``W``, and for the bound
-SKETCHES = 8  # at an image
+SKETCHES, SEED = 8, 0  # at an image, and of all draws
 CONFIDENCE = 0.99  # of the lower end, if the mean over draws is normal
 MOST_PIXELS = 4096  # entries of an input
 BISECTIONS = 20  # steps to the weakest noise, in the logarithm
@@ -130,14 +130,11 @@ class PixelBounds:
 
     gradient: Callable[[Tensor], Tensor]  # of pixels (n,), all parameters in one (R,)
     prior: ImagePrior
-    draws: int = DRAWS
-    seed: int = 0
 
     @classmethod
     def of(
-        cls, subject: Subject, y: Tensor, prior: ImagePrior, loss: Loss = CROSS_ENTROPY,
-        draws: int = DRAWS, seed: int = 0,
-    ) -> PixelBounds:  # fmt: skip
+        cls, subject: Subject, y: Tensor, prior: ImagePrior, loss: Loss = CROSS_ENTROPY
+    ) -> PixelBounds:
         """Return the bounds for the gradient of one sample of this label (C,).
 
         Raises ``ModelError`` of a network that is not known to be smooth, since the gradient has to
@@ -151,18 +148,18 @@ class PixelBounds:
         exact = DifferentiableModel.of(subject.model, subject.head, torch.float64)
         if why := why_not_smooth(BatchFunction(exact, tuple(subject.parameters), shape)):
             raise ModelError(f"no bound holds on the image: {why}")
-        return cls(_gradient_of(subject.model, y, prior, loss), prior, draws, seed)
+        return cls(_gradient_of(subject.model, y, prior, loss), prior)
 
     def at(self, noise: float, target: float = RECOGNISABLE) -> PixelBound:
         """Return the bound behind noise of this standard deviation."""
-        found = PixelBound(0.0, 0.0, self.prior.error, noise, self.draws, target)
+        found = PixelBound(0.0, 0.0, self.prior.error, noise, DRAWS, target)
         if not noise:
             return found
         known, (rough, drawn) = 1 / self.prior.variances, self._sketches
         W = 1 / (rough.square().mean((0, 1)) / noise**2 + known)
         seen = (drawn * W).square().sum(2).mean(1) / noise**2
         below = (2 * W.sum() - (W.square() * known).sum() - seen) / len(W)
-        error = _quantile(self.draws) * float(below.std()) / math.sqrt(self.draws)
+        error = _quantile(DRAWS) * float(below.std()) / math.sqrt(DRAWS)
         bound = float(below.mean())
         return replace(found, error=max(bound, 0.0), low=max(bound - error, 0.0))
 
@@ -187,9 +184,9 @@ class PixelBounds:
     @cached_property
     def _sketches(self) -> tuple[Tensor, Tensor]:
         """``Jᵀ r`` along the basis at two sets of images, (K, S, n) each, ``r`` random signs."""
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(SEED)
         rough = self._drawn(ROUGH, generator)
-        return rough, self._drawn(self.draws, generator)
+        return rough, self._drawn(DRAWS, generator)
 
     def _drawn(self, images: int, generator: torch.Generator) -> Tensor:
         found = []
@@ -238,8 +235,6 @@ def bound_pixels(
     noise: float,
     target: float = RECOGNISABLE,
     loss: Loss | str = CROSS_ENTROPY,
-    draws: int = DRAWS,
-    seed: int = 0,
 ) -> PixelBound:
     """Bound from below the mean squared error of every attack on the image of one sample.
 
@@ -254,15 +249,13 @@ def bound_pixels(
             mean over B samples that do not touch one another the noise counts B times as much.
         target: the PSNR in dB up to which an image counts as hidden.
         loss: what the client minimises.
-        draws: how many images of the prior the bound is computed on.
-        seed: of these draws.
     """
-    if not noise >= 0 or draws < 2:
-        raise OptionError(f"expected noise of 0 or more, and two draws, got {noise} and {draws}")
+    if not noise >= 0:
+        raise OptionError(f"expected noise of 0 or more, got {noise}")
     subject = Subject.of(model, tuple(prior.mean.shape))
     kind = named_loss(loss)
     label = torch.as_tensor(y)
     if label.ndim == 0 and kind.balanced:
         label = torch.eye(subject.head.classes)[int(label)]
     kind.check(label)
-    return PixelBounds.of(subject, label, prior, kind, draws, seed).at(noise, target)
+    return PixelBounds.of(subject, label, prior, kind).at(noise, target)

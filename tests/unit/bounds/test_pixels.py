@@ -102,7 +102,7 @@ def test_the_loss_counts_and_a_network_with_kinks_has_no_bound():
     prior = ImagePrior.of(SHAPE)
     label = torch.tensor([0.0, 1.0, 0.0])
     found = [
-        sl.bound_pixels(smooth(), label, prior, noise=0.1, loss=loss, draws=16).error
+        sl.bound_pixels(smooth(), label, prior, noise=0.1, loss=loss).error
         for loss in ("ce", "bce", "mse")
     ]
     assert len({round(error, 6) for error in found}) == 3
@@ -114,7 +114,7 @@ def test_the_loss_counts_and_a_network_with_kinks_has_no_bound():
 
 
 def test_the_message_says_that_it_is_a_mean_over_the_prior():
-    found = sl.bound_pixels(smooth(), 1, ImagePrior.of(SHAPE), noise=3.0, draws=8)
+    found = sl.bound_pixels(smooth(), 1, ImagePrior.of(SHAPE), noise=3.0)
     assert found.hidden
     assert "proved hidden from 20 dB on" in found.message
     assert any("of a single image an attack may come nearer" in one for one in found.assumptions)

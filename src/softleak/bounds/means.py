@@ -34,15 +34,10 @@ SEED = 0  # what a model draws while it is run, as dropout does, is the same for
 
 @dataclass(frozen=True, eq=False)
 class MeanDifferences:
-    """How the means of C candidates differ: ``μ_c − μ_0 = Σ_k A_ck v_k``, with few ``v_k``.
+    """How the means of C candidates differ: ``μ_c − μ_0 = Σ_k A_ck v_k``, with few ``v_k``."""
 
-    Attributes:
-        combinations: ``A`` (C, K).
-        vector: returns ``v_k``, all parameters in one (P,).
-    """
-
-    combinations: Tensor
-    vector: Callable[[int], Tensor]
+    combinations: Tensor  # ``A`` (C, K)
+    vector: Callable[[int], Tensor]  # returns ``v_k``, all parameters in one (P,)
 
     def gram(self) -> Tensor:
         """Return ``A V Aᵀ`` (C, C) with ``V`` the inner products of the vectors, in float64.
@@ -92,30 +87,19 @@ def flat(share: Mapping[str, Tensor], units: Mapping[str, float]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The values that a secret of one client may have.
+    """The values that a secret of one client may have."""
 
-    Attributes:
-        model: the network, in the mode the client uses.
-        client: how a share is made.
-        x: the inputs (B, …) of the client, as the model takes them.
-        labels: their labels (B, C).
-        values: the candidates: labels (N, C), inputs (N, …) or words (N,).
-        what: which of these they are.
-        sample: the sample of the batch that the secret belongs to.
-        place: the place of a word among the tokens of its sample.
-        defense: what happens to every share before the noise is added, such as clipping.
-        units: the noise of each parameter, where they differ: distances are measured in it.
-    """
-
-    model: nn.Module
-    client: Client
-    x: Inputs
-    labels: Tensor
-    values: Tensor
-    what: Secret = "label"
-    sample: int = 0
-    place: int = 0
+    model: nn.Module  # the network, in the mode the client uses
+    client: Client  # how a share is made
+    x: Inputs  # the inputs (B, …) of the client, as the model takes them
+    labels: Tensor  # their labels (B, C)
+    values: Tensor  # the candidates: labels (N, C), inputs (N, …) or words (N,)
+    what: Secret = "label"  # which of these they are
+    sample: int = 0  # the sample of the batch that the secret belongs to
+    place: int = 0  # the place of a word among the tokens of its sample
+    # What happens to every share before the noise is added, such as clipping.
     defense: Defense | None = None
+    # The noise of each parameter, where they differ: distances are measured in it.
     units: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod

@@ -25,19 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
-from softleak.bounds.gaussians import SHORTEST
+from softleak.bounds.gaussians import weakest
 from softleak.core.client import ArrayLike
 from softleak.core.errors import ModelError, OptionError
 from softleak.core.forward import logits_of
 from softleak.core.input_spec import AS_THEY_ARE, Normalisation
-from softleak.core.loss import (
-    CROSS_ENTROPY,
-    BinaryCrossEntropy,
-    CrossEntropy,
-    Loss,
-    MeanSquaredError,
-    named_loss,
-)
+from softleak.core.loss import CROSS_ENTROPY, Loss, named_loss
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchFunction
 from softleak.matching.gauss_newton.method import why_not_smooth
@@ -49,7 +42,7 @@ ROUGH, DRAWS = 64, 128  # images for ``W``, and for the bound
 SKETCHES, SEED = 8, 0  # at an image, and of all draws
 CONFIDENCE = 0.99  # of the lower end, if the mean over draws is normal
 MOST_PIXELS = 4096  # entries of an input
-BISECTIONS = 20  # steps to the weakest noise, in the logarithm
+SMOOTH_LOSSES = ("ce", "bce", "mse")
 RECOGNISABLE = 20.0  # dB from which on an image counts as given away
 
 
@@ -81,23 +74,13 @@ class ImagePrior:
 
 @dataclass(frozen=True)
 class PixelBound:
-    """The least mean squared error, by pixel of range one, of any estimate of an image.
+    """The least mean squared error, by pixel of range one, of any estimate of an image."""
 
-    Attributes:
-        error: the bound, an estimate of it.
-        low: its lower end, with a confidence of 99 % if the mean over the draws is normal.
-        chance: the error of who sees nothing but knows the prior.
-        noise: the noise's standard deviation on every entry of the gradient.
-        draws: how many images of the prior the bound was computed on.
-        target: the PSNR in dB up to which an image counts as hidden.
-    """
-
-    error: float
-    low: float
-    chance: float
-    noise: float
-    draws: int
-    target: float
+    error: float  # the bound, an estimate of it
+    low: float  # its lower end, with a confidence of 99 % if the mean over the draws is normal
+    chance: float  # the error of who sees nothing but knows the prior
+    noise: float  # the noise's standard deviation on every entry of the gradient
+    target: float  # the PSNR in dB up to which an image counts as hidden
 
     @property
     def psnr(self) -> float:
@@ -142,8 +125,8 @@ class PixelBounds:
         """
         if prior.mean.numel() > MOST_PIXELS:
             raise ModelError(f"expected an input of at most {MOST_PIXELS} entries")
-        if not isinstance(loss, CrossEntropy | BinaryCrossEntropy | MeanSquaredError):
-            raise OptionError('expected a smooth loss: "ce", "bce" or "mse"')
+        if loss.name not in SMOOTH_LOSSES:
+            raise OptionError(f"expected one of {', '.join(SMOOTH_LOSSES)}, got {loss.name!r}")
         shape = (1, *prior.mean.shape)
         exact = DifferentiableModel.of(subject.model, subject.head, torch.float64)
         if why := why_not_smooth(BatchFunction(exact, tuple(subject.parameters), shape)):
@@ -152,34 +135,27 @@ class PixelBounds:
 
     def at(self, noise: float, target: float = RECOGNISABLE) -> PixelBound:
         """Return the bound behind noise of this standard deviation."""
-        found = PixelBound(0.0, 0.0, self.prior.error, noise, DRAWS, target)
+        from scipy.special import stdtrit  # slow to import
+
+        found = PixelBound(0.0, 0.0, self.prior.error, noise, target)
         if not noise:
             return found
         known, (rough, drawn) = 1 / self.prior.variances, self._sketches
         W = 1 / (rough.square().mean((0, 1)) / noise**2 + known)
         seen = (drawn * W).square().sum(2).mean(1) / noise**2
         below = (2 * W.sum() - (W.square() * known).sum() - seen) / len(W)
-        error = _quantile(DRAWS) * float(below.std()) / math.sqrt(DRAWS)
+        error = float(stdtrit(DRAWS - 1, CONFIDENCE)) * float(below.std()) / math.sqrt(DRAWS)
         bound = float(below.mean())
         return replace(found, error=max(bound, 0.0), low=max(bound - error, 0.0))
 
     def weakest(self, target: float) -> PixelBound | None:
         """Return the bound at the weakest noise that hides an image from ``target`` dB on.
 
-        None if the prior alone tells as much. The noise is found to a part in a thousand.
+        None if the prior alone tells as much.
         """
         if -10 * math.log10(self.prior.error) >= target:
             return None
-        rough = self._sketches[0].square().mean((0, 1))
-        low = high = math.sqrt(float((rough * self.prior.variances).mean()))
-        while not self.at(high, target).hidden:
-            high *= 2
-        while self.at(low, target).hidden and low > SHORTEST:
-            low /= 2
-        for _ in range(BISECTIONS):
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if self.at(middle, target).hidden else (middle, high)
-        return self.at(high, target)
+        return self.at(weakest(lambda noise: self.at(noise, target).hidden, 1.0), target)
 
     @cached_property
     def _sketches(self) -> tuple[Tensor, Tensor]:
@@ -196,12 +172,6 @@ class PixelBounds:
             r = torch.randint(0, 2, size, generator=generator).to(here[0]) * 2 - 1
             found.append(vmap(here[1])(r)[0].detach() @ self.prior.basis.T)
         return torch.stack(found)
-
-
-def _quantile(draws: int) -> float:
-    from scipy.special import stdtrit  # slow to import
-
-    return float(stdtrit(draws - 1, CONFIDENCE))
 
 
 def _gradient_of(
@@ -228,14 +198,9 @@ def _gradient_of(
 
 
 def bound_pixels(
-    model: nn.Module,
-    y: ArrayLike,
-    prior: ImagePrior,
-    *,
-    noise: float,
-    target: float = RECOGNISABLE,
-    loss: Loss | str = CROSS_ENTROPY,
-) -> PixelBound:
+    model: nn.Module, y: ArrayLike, prior: ImagePrior, *, noise: float,
+    target: float = RECOGNISABLE, loss: Loss | str = CROSS_ENTROPY,
+) -> PixelBound:  # fmt: skip
     """Bound from below the mean squared error of every attack on the image of one sample.
 
     The attacker knows the model, the label and the prior. The mean is over images of the prior and

@@ -10,7 +10,7 @@ from softleak.audit.report import Audit
 from softleak.audit.sweeps import Rate
 from softleak.bounds.claims import ClaimCheck
 from softleak.bounds.hidden import HiddenProof
-from softleak.bounds.pixels import PixelBound
+from softleak.bounds.pixels import DRAWS, PixelBound
 from softleak.core.vocabulary import written
 
 NEVER = Rate(0, 1)
@@ -67,8 +67,8 @@ def pixels_rest_on(bound: PixelBound) -> Iterator[str]:
         "the prior says comes nearer."
     )
     yield (
-        f"The network is smooth. The mean was computed on {bound.draws} images; its end is that "
-        "of a confidence of 99 %, if such means are normal."
+        f"The network is smooth. The mean was computed on {DRAWS} images; its end is that of a "
+        "confidence of 99 %, if such means are normal."
     )
 
 

@@ -79,7 +79,7 @@ def test_page_dossier_and_files_state_the_bound_with_what_it_rests_on(defended):
 
 
 def test_bounds_on_images_and_checks_of_claims_are_told_everywhere(defended):
-    bound = PixelBound(0.02, 0.019, 0.0625, 1.0, 128, 20.0)
+    bound = PixelBound(0.02, 0.019, 0.0625, 1.0, 20.0)
     claim = check_claim({"a": torch.ones(50, 50)}, PrivacyClaim(noise=5.0))
     assert not claim.holds
     found = replace(defended, pixels=(("one", bound),), claims=(("one", claim),))

@@ -91,15 +91,9 @@ class Search:
 
     @classmethod
     def of(
-        cls,
-        subject: Subject,
-        share: GradientShare,
-        report: AuditReport,
-        options: Options,
-        leaks: frozenset[Leak],
-        seeds: int,
-        make: Make = GaussianNoise,
-    ) -> Search:
+        cls, subject: Subject, share: GradientShare, report: AuditReport, options: Options, leaks:
+        frozenset[Leak], seeds: int, make: Make = GaussianNoise,
+    ) -> Search:  # fmt: skip
         """Return a search on a share that was audited undefended."""
         target = Target.of(NamedShare("", share), report)
         reach = InputReach(subject, target)

@@ -486,14 +486,9 @@ INPUT_SHARES = 2  # shares whose input is attacked; with more seeds one for each
 
 
 def what_if(
-    subject: Subject,
-    targets: Sequence[Target],
-    options: Options,
-    seeds: int,
-    progress: Callable[[str], None] = lambda _: None,
-    asked: Asked | None = None,
-    risk: float | None = None,
-) -> WhatIf:
+    subject: Subject, targets: Sequence[Target], options: Options, seeds: int, progress:
+    Callable[[str], None] = lambda _: None, asked: Asked | None = None, risk: float | None = None,
+) -> WhatIf:  # fmt: skip
     """Try the defences that are ``asked`` for, or the common ones, on every target.
 
     With a ``risk`` a defence ends an attack where it succeeds no more often than that, at 95 %
@@ -658,12 +653,9 @@ class ResponseCurve:
 
 
 def behind(
-    subject: Subject,
-    target: Target,
-    defense: Defense,
-    options: Options,
-    reach: InputReach | None = None,
-) -> Trial:
+    subject: Subject, target: Target, defense: Defense, options: Options, reach: InputReach | None =
+    None,
+) -> Trial:  # fmt: skip
     """Return a target behind a defence that its receiver knows."""
     return Trial(
         subject, target, lambda: defense(target.share.share), options,

@@ -157,12 +157,9 @@ NOISE_TRIES = 3  # the number of settings, each stronger, before an update is re
 
 
 def defended(
-    found: ClientAudit,
-    search: Search,
-    treatments: Sequence[Treatment],
-    last: Stopped | None,
+    found: ClientAudit, search: Search, treatments: Sequence[Treatment], last: Stopped | None,
     generator: np.random.Generator,
-) -> GuardOutcome:
+) -> GuardOutcome:  # fmt: skip
     """Return the update behind a defence at which the attacks were seen to fail, or a refusal.
 
     The defence of the round before is tried first, with figures measured on this round's update.

@@ -149,20 +149,12 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        model: nn.Module | str,
-        action: str = "defend",
-        stop: Sequence[str] = ("input",),
-        lr: float | None = None,
-        input_shape: Sequence[int] | None = None,
-        seeds: int = 3,
-        model_args: Mapping[str, Any] | None = None,
-        match_seconds: float = 0.0,
-        refuse_unattacked: bool = False,
-        promise: Mapping[str, Any] | None = None,
-        metrics: bool = True,
-        loss: str | None = None,
-    ) -> None:
+        self, model: nn.Module | str, action: str = "defend", stop: Sequence[str] = ("input",), lr:
+        float | None = None, input_shape: Sequence[int] | None = None, seeds: int = 3, model_args:
+        Mapping[str, Any] | None = None, match_seconds: float = 0.0, refuse_unattacked: bool =
+        False, promise: Mapping[str, Any] | None = None, metrics: bool = True, loss: str | None =
+        None,
+    ) -> None:  # fmt: skip
         super().__init__(supported_data_kinds=AUDITED_KINDS, data_kinds_to_filter=AUDITED_KINDS)
         policy = GuardPolicy(
             _action(action),

@@ -150,21 +150,11 @@ class LeakageGuard:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        action: Action,
-        *,
-        stop: frozenset[Leak] = frozenset({Leak.INPUT}),
-        lr: float | None = None,
-        question: Question | None = None,
-        seeds: int = 3,
-        noise: Make = GaussianNoise,
-        treatments: Sequence[Treatment] = TREATMENTS,
-        refuse_unattacked: bool = False,
-        promise: Promise | None = None,
-        metrics: bool = True,
-        source: Source = fresh,
-    ) -> None:
+        self, model: nn.Module, action: Action, *, stop: frozenset[Leak] = frozenset({Leak.INPUT}),
+        lr: float | None = None, question: Question | None = None, seeds: int = 3, noise: Make =
+        GaussianNoise, treatments: Sequence[Treatment] = TREATMENTS, refuse_unattacked: bool =
+        False, promise: Promise | None = None, metrics: bool = True, source: Source = fresh,
+    ) -> None:  # fmt: skip
         policy = GuardPolicy(action, stop, seeds, noise, treatments, refuse_unattacked, promise)
         self.guard = UpdateGuard(model, policy, question or Question())
         self.metrics, self._lr, self._source = metrics, lr, source

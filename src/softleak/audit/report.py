@@ -19,9 +19,7 @@ from torch import Tensor
 from softleak.audit.leaks import Leak
 from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
-from softleak.bounds.claims import ClaimCheck
 from softleak.bounds.hidden import Hiding
-from softleak.bounds.pixels import PixelBound
 from softleak.core.errors import LeakFound
 from softleak.core.families import KNOWN_FAMILIES
 from softleak.core.fit import Bearing, Explanation, Fit, Topic
@@ -633,8 +631,6 @@ class Audit(ShortRepr):
     remarks: tuple[str, ...] = ()  # how files were read
     cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
     hiding: tuple[tuple[str, Hiding], ...] = ()  # by share: which noise is proved to hide its label
-    pixels: tuple[tuple[str, PixelBound], ...] = ()  # by share: how near any attack comes
-    claims: tuple[tuple[str, ClaimCheck], ...] = ()  # by share: what is claimed of its protection
 
     def _lines(self) -> Iterator[str]:
         from softleak.present.words import summary  # above this layer, where words are made

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from softleak.audit.leaks import Leak
-from softleak.core.errors import OptionError
 from softleak.core.forward import forward_one
 from softleak.core.loss import Loss
 from softleak.core.share import GradientShare
@@ -285,14 +284,6 @@ def loss_fall(
 
 
 WILSON_Z = 1.96  # of a 95 % interval
-CONFIDENCE = 0.95  # at which an attack succeeds no more often than a risk
-
-
-def trials_for(risk: float) -> int:
-    """Return how many trials without a success show a rate of at most ``risk``, at 95 %."""
-    if not 0 < risk < 1:
-        raise OptionError(f"expected a risk between 0 and 1, got {risk!r}")
-    return math.ceil(math.log(1 - CONFIDENCE) / math.log1p(-risk))
 
 
 @dataclass(frozen=True)
@@ -342,7 +333,6 @@ class Response:
     left: Mapping[Leak, Utility] = field(default_factory=dict)
     unclaimed: int = 0
     terms: str = ""  # under which the unit is meant
-    risk: float | None = None  # how often an attack may succeed where it counts as stopped
 
     @property
     def setting(self) -> str:
@@ -357,4 +347,3 @@ class WhatIf:
     responses: tuple[Response, ...]
     shares: int
     seeds: int
-    risk: float | None = None  # how often an attack may succeed where it counts as stopped

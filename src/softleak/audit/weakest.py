@@ -26,11 +26,8 @@ from softleak.audit.whatif import (
     from_first,
     walks,
 )
-from softleak.bounds.hidden import Hiding, weakest_hiding
-from softleak.bounds.pixels import PixelBound
-from softleak.core.client import Client
 from softleak.core.errors import OptionError
-from softleak.core.share import GradientShare, LocalTraining
+from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, OnKept, Source
 
@@ -91,9 +88,15 @@ class Search:
 
     @classmethod
     def of(
-        cls, subject: Subject, share: GradientShare, report: AuditReport, options: Options, leaks:
-        frozenset[Leak], seeds: int, make: Make = GaussianNoise,
-    ) -> Search:  # fmt: skip
+        cls,
+        subject: Subject,
+        share: GradientShare,
+        report: AuditReport,
+        options: Options,
+        leaks: frozenset[Leak],
+        seeds: int,
+        make: Make = GaussianNoise,
+    ) -> Search:
         """Return a search on a share that was audited undefended."""
         target = Target.of(NamedShare("", share), report)
         reach = InputReach(subject, target)
@@ -248,47 +251,3 @@ def expected_progress(search: Search, setting: float) -> float:
 def _better(search: Search, progress: float) -> int:
     """Return how many settings of the grid leave more progress than this, the weakest first."""
     return bisect_left(search.grid, True, key=lambda s: expected_progress(search, s) <= progress)
-
-
-SAME_NORM = 0.01  # the relative difference up to which two updates may be the same one
-
-
-def blurring_of(
-    subject: Subject, target: Target, options: Options, psnr: float
-) -> PixelBound | None:
-    """Return the bound on the image of a target at the declared noise, else at the weakest enough.
-
-    None if no bound holds, or nobody needs one.
-    """
-    bounds = InputReach(subject, target).bounds
-    if bounds is None or target.share.share.made_by is not None:
-        return None
-    declared = options.knowledge.noise
-    return bounds.at(declared, psnr) if declared else bounds.weakest(psnr)
-
-
-def hiding_of(
-    subject: Subject, target: Target, options: Options, success: float, cosine: float
-) -> Hiding | None:
-    """Return which noise is proved to hide the label of a target's sample.
-
-    None if the sample or its client is not known: neither told nor recovered, or the update is not
-    what the client would have sent.
-    """
-    share, shape, norm = target.share.share, subject.tensor_shape, options.normalisation
-    x = target.input if target.input is not None or norm is None or target.pixels is None else (
-        norm.apply(target.pixels)
-    )  # fmt: skip
-    if target.label is None or x is None or shape is None or target.samples:
-        return None
-    training = share.made_by or LocalTraining()
-    client = Client(**vars(training.training), loss=target.loss)
-    if client.unknowns:
-        return None
-    x, noise = x.reshape(shape).float(), options.knowledge.noise
-    own = client.share(subject.model, x, target.label).norm()
-    if not noise and abs(own - share.norm()) > SAME_NORM * own:
-        return None
-    return weakest_hiding(
-        subject.model, x, target.label, client=client, target=success, cosine=cosine, noise=noise
-    )

@@ -6,8 +6,7 @@ leakage need not fall steadily; ``audit.weakest`` looks for the weakest noise th
 Success is scored by the truth, else by what leaked undefended. Where it ends the words are "this
 attack did not succeed": another attack may. An input counts as given away if a walk brings it, or
 if an estimate of the best attack's error puts it within reach: matching gradients at every setting
-would take hours. Behind Gaussian noise on a smooth network it also counts unless a bound excludes
-it.
+would take hours.
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ from softleak.audit.sweeps import (
     loss_fall,
     mean_utility,
     sweeps,
-    trials_for,
     utility,
 )
 from softleak.batches.recover import read_batch
-from softleak.bounds.pixels import ImagePrior, PixelBounds
+from softleak.bounds.hidden import Hiding, weakest_hiding
+from softleak.core.client import Client
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.factors import head_gradients
 from softleak.core.input_spec import Normalisation
 from softleak.core.loss import CROSS_ENTROPY, Loss
 from softleak.core.results import Recovery
-from softleak.core.share import GradientShare
+from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.defenses.defense import Defense, GaussianNoise, as_known
+from softleak.defenses.defense import Defense, as_known
 from softleak.inversion.chain import Chain, chain_of
 from softleak.inversion.results import Certainty, NoWay, Text
 from softleak.labels.composition import BatchReader
@@ -209,7 +208,6 @@ class Trial:
     # Each of them is an attacker.
     views: Callable[[GradientShare], Sequence[GradientShare]] = lambda sent: (sent,)
     reach: InputReach | None = None  # what could be estimated of the input; None walks alone
-    noise: float = 0.0  # the standard deviation of Gaussian noise, if nothing else was done
     aims: frozenset[Leak] = frozenset()  # what is attacked
     answers: dict[frozenset[Leak], bool] = field(default_factory=dict)  # by what is aimed at
 
@@ -237,7 +235,7 @@ class Trial:
     @cached_property
     def reached(self) -> bool:
         """Whether the input is within reach of whoever estimates it from what is sent."""
-        return self.reach is not None and self.reach.shows(self.sent, self.noise)
+        return self.reach is not None and self.reach.shows(self.sent)
 
     @property
     def claimed(self) -> int | None:
@@ -428,27 +426,10 @@ class InputReach:
         except ModelError:  # too large, or dropout is active
             return None
 
-    @cached_property
-    def bounds(self) -> PixelBounds | None:
-        """The bounds behind Gaussian noise; None if none holds, as of a network with kinks."""
-        target, shape = self.target, self.subject.tensor_shape
-        if target.label is None or target.to_pixels is None or shape is None or target.samples:
-            return None
-        try:
-            prior = ImagePrior.of(shape, target.to_pixels)
-            return PixelBounds.of(self.subject, target.label, prior, target.loss)
-        except SoftleakError:
-            return None
-
-    def shows(self, sent: GradientShare, noise: float = 0.0) -> bool:
-        """Return whether a recognisable image is within reach, as far as that can be estimated.
-
-        Behind Gaussian noise alone a bound has to exclude it as well, if one holds.
-        """
+    def shows(self, sent: GradientShare) -> bool:
+        """Return whether a recognisable image is within reach, as far as that can be estimated."""
         if self.estimate is None:
             return False
-        if noise and self.bounds is not None and not self.bounds.at(noise).hidden:
-            return True
         return self.estimate.exceeds(self.target.share.share, sent, LEAK_RECOGNISABLE)
 
 
@@ -481,26 +462,53 @@ def from_end(points: Sequence[Point], end: float) -> list[Point]:
 
 
 BISECTIONS = 3  # steps of bisection, in the logarithm of the setting
-FRESH = 1 << 20  # the first of the seeds by which a setting is confirmed
+SAME_NORM = 0.01  # the relative difference up to which two updates may be the same one
 INPUT_SHARES = 2  # shares whose input is attacked; with more seeds one for each
 
 
 def what_if(
-    subject: Subject, targets: Sequence[Target], options: Options, seeds: int, progress:
-    Callable[[str], None] = lambda _: None, asked: Asked | None = None, risk: float | None = None,
-) -> WhatIf:  # fmt: skip
-    """Try the defences that are ``asked`` for, or the common ones, on every target.
-
-    With a ``risk`` a defence ends an attack where it succeeds no more often than that, at 95 %
-    confidence.
-    """
+    subject: Subject,
+    targets: Sequence[Target],
+    options: Options,
+    seeds: int,
+    progress: Callable[[str], None] = lambda _: None,
+    asked: Asked | None = None,
+) -> WhatIf:
+    """Try the defences that are ``asked`` for, or the common ones, on every target."""
     norm = max(target.share.share.norm() for target in targets)
     reaches = {id(target): InputReach(subject, target) for target in targets}
     responses = []
     for sweep in sweeps(norm, embeddings(subject), asked, subject.model):
-        curve = ResponseCurve(subject, tuple(targets), options, sweep, seeds, reaches, risk)
+        curve = ResponseCurve(subject, tuple(targets), options, sweep, seeds, reaches)
         responses.append(curve.response(progress))
-    return WhatIf(tuple(responses), len(targets), seeds, risk)
+    return WhatIf(tuple(responses), len(targets), seeds)
+
+
+def hiding_of(
+    subject: Subject, target: Target, options: Options, success: float, cosine: float
+) -> Hiding | None:
+    """Return which noise is proved to hide the label of a target's sample.
+
+    None if the sample or its client is not known: neither told nor recovered, or the update is not
+    what the client would have sent.
+    """
+    share, shape, norm = target.share.share, subject.tensor_shape, options.normalisation
+    x = target.input if target.input is not None or norm is None or target.pixels is None else (
+        norm.apply(target.pixels)
+    )  # fmt: skip
+    if target.label is None or x is None or shape is None or target.samples:
+        return None
+    training = share.made_by or LocalTraining()
+    client = Client(**vars(training.training), loss=target.loss)
+    if client.unknowns:
+        return None
+    x, noise = x.reshape(shape).float(), options.knowledge.noise
+    own = client.share(subject.model, x, target.label).norm()
+    if not noise and abs(own - share.norm()) > SAME_NORM * own:
+        return None
+    return weakest_hiding(
+        subject.model, x, target.label, client=client, target=success, cosine=cosine, noise=noise
+    )
 
 
 def stages(subject: Subject, asked: Asked | None = None) -> int:
@@ -519,7 +527,6 @@ class ResponseCurve:
     sweep: Sweep
     seeds: int
     reaches: Mapping[int, InputReach] = field(default_factory=dict)  # by identity of a target
-    risk: float | None = None  # how often an attack may succeed where it counts as ended
     known: dict[float, list[Trial]] = field(default_factory=dict, init=False)  # by setting
 
     def response(self, progress: Callable[[str], None]) -> Response:
@@ -534,8 +541,6 @@ class ResponseCurve:
             leak: end_of(points, leak, BISECTIONS, partial(self.succeeds, leak=leak))
             for leak in Leak
         }
-        if self.risk is not None:
-            ends = {leak: self._confirmed(leak, points, end) for leak, end in ends.items()}
         stops = {leak: end for leak, end in ends.items() if end is not None}
         left = {leak: self._left(end) for leak, end in stops.items()}
         unclaimed = points[-1].unclaimed
@@ -544,36 +549,8 @@ class ResponseCurve:
             unclaimed = max(self._unclaimed(end), *beyond)
         sweep = self.sweep
         return Response(
-            sweep.name, sweep.unit, tuple(points), stops, left, unclaimed, sweep.terms, self.risk
+            sweep.name, sweep.unit, tuple(points), stops, left, unclaimed, sweep.terms
         )  # fmt: skip
-
-    def _confirmed(self, leak: Leak, points: Sequence[Point], end: float | None) -> float | None:
-        """Return the weakest setting that keeps an attack below the risk, at 95 % confidence.
-
-        Settings are tested from strong to weak until one fails, with seeds that had no part in
-        finding them, so that the confidence is that of all together. Without random draws there is
-        nothing to repeat, and nothing is confirmed.
-        """
-        held = None
-        if end is None or self.risk is None or not self.sweep.random:
-            return None
-        rounds = math.ceil(trials_for(self.risk) / len(self.targets))
-        beyond = [point.setting for point in from_end(points, end) if point.setting != end]
-        for setting in [*reversed(beyond), end]:
-            if not all(self._withstands(setting, leak, FRESH + n) for n in range(rounds)):
-                break
-            held = setting
-        return held
-
-    def _withstands(self, setting: float, leak: Leak, seed: int) -> bool:
-        """Return whether one attack fails on every target behind the noise of a seed."""
-        made = self.sweep.make(setting, seed)
-        trials = [self._trial(target, made, inputs=True) for target in self.targets]
-        recover_together(trials)
-        return all(
-            leak in one.aims and one.attacked(leak) and not one.hits(leak, self._walks)
-            for one in trials
-        )
 
     def at(self, setting: float) -> Point:
         """Return how often each attack succeeds at one setting."""
@@ -616,8 +593,6 @@ class ResponseCurve:
         """Return a target behind a defence; its input is attacked too if that is asked for."""
         reach = self.reaches.get(id(target))
         made = behind(self.subject, target, defense, self.options, reach)
-        if isinstance(defense, GaussianNoise):
-            made = replace(made, noise=defense.std)
         # Every attack needs the head's gradient. Where it is withheld, none is tried.
         if self.subject.head.weight_name not in made.sent:
             return made
@@ -653,9 +628,12 @@ class ResponseCurve:
 
 
 def behind(
-    subject: Subject, target: Target, defense: Defense, options: Options, reach: InputReach | None =
-    None,
-) -> Trial:  # fmt: skip
+    subject: Subject,
+    target: Target,
+    defense: Defense,
+    options: Options,
+    reach: InputReach | None = None,
+) -> Trial:
     """Return a target behind a defence that its receiver knows."""
     return Trial(
         subject, target, lambda: defense(target.share.share), options,

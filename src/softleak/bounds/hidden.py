@@ -114,10 +114,8 @@ def _proof(
 class Hiding:
     """The weakest noise that is proved to hide a secret, and what it leaves of the update."""
 
-    # What is proved behind that noise; None if no noise hides the secret so far.
-    proof: HiddenProof | None
-    # What is proved behind the noise that the update is said to carry, if any.
-    declared: HiddenProof | None
+    proof: HiddenProof | None  # behind that noise; None if no noise hides the secret so far
+    declared: HiddenProof | None  # behind the noise that the update is said to carry, if any
     cosine: float  # that between the update behind the weakest noise and the update itself
     wanted: float  # the cosine that is asked for
     clients: int  # how many clients' mean keeps it, if each adds that noise to an update like this

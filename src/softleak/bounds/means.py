@@ -97,10 +97,8 @@ class Candidates:
     what: Secret = "label"  # which of these they are
     sample: int = 0  # the sample of the batch that the secret belongs to
     place: int = 0  # the place of a word among the tokens of its sample
-    # What happens to every share before the noise is added, such as clipping.
-    defense: Defense | None = None
-    # The noise of each parameter, where they differ: distances are measured in it.
-    units: Mapping[str, float] = field(default_factory=dict)
+    defense: Defense | None = None  # what happens to a share before the noise, such as clipping
+    units: Mapping[str, float] = field(default_factory=dict)  # each parameter's noise, if not one
 
     @classmethod
     def of(
@@ -118,8 +116,7 @@ class Candidates:
             raise OptionError("the defence before the noise should draw nothing: give its noise")
         if found._draws():
             raise ModelError(
-                "the model draws random numbers, as dropout does, and a bound would hold for one "
-                "draw alone: put it in eval mode"
+                "the model draws random numbers, so a bound holds for one draw: put it in eval mode"
             )
         values = found._listed() if candidates is None else found._given(candidates)
         if len(values) < 2:

@@ -127,9 +127,9 @@ class PixelBounds:
             raise ModelError(f"expected an input of at most {MOST_PIXELS} entries")
         if loss.name not in SMOOTH_LOSSES:
             raise OptionError(f"expected one of {', '.join(SMOOTH_LOSSES)}, got {loss.name!r}")
-        shape = (1, *prior.mean.shape)
         exact = DifferentiableModel.of(subject.model, subject.head, torch.float64)
-        if why := why_not_smooth(BatchFunction(exact, tuple(subject.parameters), shape)):
+        names, shape = tuple(subject.parameters), (1, *prior.mean.shape)
+        if why := why_not_smooth(BatchFunction(exact, names, shape)):
             raise ModelError(f"no bound holds on the image: {why}")
         return cls(_gradient_of(subject.model, y, prior, loss), prior)
 
@@ -161,8 +161,7 @@ class PixelBounds:
     def _sketches(self) -> tuple[Tensor, Tensor]:
         """``Jᵀ r`` along the basis at two sets of images, (K, S, n) each, ``r`` random signs."""
         generator = torch.Generator().manual_seed(SEED)
-        rough = self._drawn(ROUGH, generator)
-        return rough, self._drawn(DRAWS, generator)
+        return self._drawn(ROUGH, generator), self._drawn(DRAWS, generator)
 
     def _drawn(self, images: int, generator: torch.Generator) -> Tensor:
         found = []
@@ -188,9 +187,7 @@ def _gradient_of(
 
         def lost(weights: dict[str, Tensor]) -> Tensor:
             logits = logits_of(functional_call(model, {**rest, **weights}, (x,)))
-            if logits is None:
-                raise ModelError("expected a model whose output is logits (B, C)")
-            return loss(logits, y.to(like)[None])
+            return loss(torch.as_tensor(logits), y.to(like)[None])
 
         return torch.cat([g.flatten() for g in grad(lost)(own).values()])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 
 import typer
 from rich.console import Console
@@ -12,12 +13,12 @@ from rich.text import Text
 from softleak import io as tensor_files
 from softleak.bounds.claims import ClaimCheck, check_claim
 from softleak.bounds.mechanisms import PrivacyClaim
-from softleak.cli.audit import CLAIMED, named_object, settings
+from softleak.cli.audit import named_object, settings
 from softleak.cli.exits import Exit, mistakes, plain_table
 from softleak.cli.options import ClaimOptions
 from softleak.core.errors import SoftleakError
 from softleak.present.bounds import claim_rows
-from softleak.present.machine import claim_data
+from softleak.present.machine import finite
 
 
 def carry_out(options: ClaimOptions) -> None:
@@ -25,7 +26,7 @@ def carry_out(options: ClaimOptions) -> None:
     with mistakes():
         found = _checked(options)
     if options.as_json:
-        sys.stdout.write(json.dumps(claim_data(found)) + "\n")
+        sys.stdout.write(json.dumps(as_plain(found)) + "\n")
     else:
         rows = [
             (what, None if said is None else f"{said:.4g}", came)
@@ -37,7 +38,8 @@ def carry_out(options: ClaimOptions) -> None:
 
 
 def _checked(options: ClaimOptions) -> ClaimCheck:
-    claim = PrivacyClaim(**settings(options.said, CLAIMED))
+    such = "clip=1,sensitivity=1,noise=4.8,epsilon=1,delta=1e-5,rate=0.01,rounds=100"
+    claim = PrivacyClaim(**settings(options.said, such))
     if options.of is not None and options.share is None:
         return check_claim(named_object(options.of), claim)
     if options.share is None or options.of is not None:
@@ -47,3 +49,14 @@ def _checked(options: ClaimOptions) -> ClaimCheck:
         for path in (options.share, options.undefended)
     )
     return check_claim(sent, claim, undefended=undefended)
+
+
+def as_plain(found: ClaimCheck) -> dict[str, object]:
+    """Return a check as plain data for JSON; what is infinite is null."""
+    data = asdict(found) | {
+        "holds": found.holds,
+        "words": found.message,
+        "contradictions": [one.name.lower() for one in found.contradictions],
+        "cautions": [one.name.lower() for one in found.cautions],
+    }
+    return {name: finite(value) for name, value in data.items()}

@@ -107,16 +107,10 @@ class AuditOptions:
     """What --what-if tries: noise, clipping, pruning and coarser numbers (common), DP-SGD with ε on
     the axis, or the filters of NVIDIA FLARE. May be given several times. Without it the common
     ones, and DP-SGD if Opacus is installed."""
-    risk: Annotated[float | None, _answer(min=0.001, max=0.9, metavar="RATE")] = None
-    """Let --what-if say that a defence stops an attack only where it succeeds no more often than
-    this, at 95 % confidence: 0.05 takes 59 trials without a success at each such setting."""
     prove_hidden: Annotated[str | None, _answer("--prove-hidden", metavar="SETTINGS")] = None
     """Find the weakest Gaussian noise that is proved to hide the label from every attack, and how
-    many clients' mean then keeps a cosine: label=0.2,cosine=0.9. With input=20 also bound how near
-    any attack comes to the image, in dB. Needs the sample: --truth, or one that leaked."""
-    said: Annotated[str | None, _answer("--said", metavar="SETTINGS")] = None
-    """What is claimed of the protection of each update, to be checked against its numbers:
-    clip=1,sensitivity=1,noise=4.8,epsilon=1,delta=1e-5,rate=0.01,rounds=100, or some of these."""
+    many clients' mean then keeps a cosine: label=0.2,cosine=0.9. Needs the sample: --truth, or one
+    that leaked."""
     dp_sgd: Annotated[str | None, _answer("--dp-sgd", metavar="SETTINGS")] = None
     """The training whose ε is counted: clip=1,rate=0.01,steps=1000,delta=1e-5. Without it ε is that
     of this update alone, clipped to its own norm."""

@@ -59,8 +59,7 @@ class Promise:
     @property
     def success(self) -> float:
         """Return how often an attack on all updates is right at most."""
-        mu = self.clip * self.rounds**0.5 / self.noise
-        return gaussian_success(self.chance, mu)
+        return gaussian_success(self.chance, self.clip * self.rounds**0.5 / self.noise)
 
     def sent(self, step: GradientShare) -> GradientShare:
         """Return a step of weights as it is sent."""

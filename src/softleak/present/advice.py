@@ -100,22 +100,17 @@ def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
     ended = [r for r in tried.responses if all(leak in r.stops for leak in leaks)]
     enough = [r for r in ended if not r.name.startswith(UNMODELLED)]
     doubtful = [r.name for r in ended if r not in enough]
-    caution = (
-        f" The attacks failed behind {listed(doubtful)} too, but none was made for that, so it is "
-        "not recommended."
-    ) if doubtful else ""  # fmt: skip
+    said = f" The attacks failed behind {listed(doubtful)} too, but none was made for that, so it"
+    caution = f"{said} is not recommended." if doubtful else ""
     if not enough:
         return f"No defence that was tried ended every attack on {names}; combine them.{caution}"
     words = [_setting(response, leaks) for response in enough]
     last = [[p.rates[k] for p in r.points if k in p.rates][-1] for r in enough for k in leaks]
-    bound, risk = max(rate.interval[1] for rate in last), enough[0].risk
-    sure = (
-        f"With so few trials a success rate of up to {100 * bound:.0f} % cannot be ruled out "
-        "(95 %)."
-    ) if risk is None else (
-        f"Each of these attacks succeeds in {risk:.0%} of trials or less, at 95 % confidence."
-    )  # fmt: skip
-    said = f"Of the defences tried, these ended every attack on {names}: {'; '.join(words)}. {sure}"
+    bound = max(rate.interval[1] for rate in last)
+    said = (
+        f"Of the defences tried, these ended every attack on {names}: {'; '.join(words)}. With so "
+        f"few trials a success rate of up to {100 * bound:.0f} % cannot be ruled out (95 %)."
+    )
     unclaimed = [r.name for r in enough if r.unclaimed and Leak.LABEL in leaks]
     if unclaimed:
         said += f" Behind {listed(unclaimed)} some labels were still right, though not claimed."

@@ -121,64 +121,42 @@ def unaffordable(audit: Audit) -> str:
     )
 
 
-def false_claims(audit: Audit) -> str:
-    """Return a sentence for the headline if a claim of protection does not hold."""
-    broken = ", ".join(name for name, claim in audit.claims if not claim.holds)
-    return f"What is claimed of the protection of {broken} does not hold." if broken else ""
-
-
 def hiding_words(audit: Audit) -> Iterator[str]:
-    """Yield what is proved of every attack on each share, and of what was claimed, in sentences."""
+    """Yield which noise is proved to hide the label of each share, in sentences."""
     for name, hiding in audit.hiding:
         if hiding.proof is None:
             yield f"{name}: no noise hides the label so far; a guess is right as often."
-        else:
-            yield (
-                f"{name}: from Gaussian noise of standard deviation {written(hiding.proof.noise)} "
-                "on, no attack names the label with a probability of more than "
-                f"{hiding.proof.target:.0%}. That leaves the update a cosine of "
-                f"{hiding.cosine:.2g}; the mean of {hiding.clients:,} like it has one of "
-                f"{hiding.wanted:g}. This size is for planning: noise that is sized anew for every "
-                "update tells of it."
-            )
+            continue
+        yield (
+            f"{name}: from Gaussian noise of standard deviation {written(hiding.proof.noise)} on, "
+            f"no attack names the label with a probability of more than {hiding.proof.target:.0%}. "
+            f"That leaves the update a cosine of {hiding.cosine:.2g}; the mean of "
+            f"{hiding.clients:,} like it has one of {hiding.wanted:g}."
+        )
         if hiding.declared is not None:
             yield f"{name}, behind the noise that is declared: {hiding.declared.message}"
-    for name, bound in audit.pixels:
-        yield f"{name}, behind noise of standard deviation {written(bound.noise)}: {bound.message}"
-    for name, claim in audit.claims:
-        yield f"{name}, what is claimed of it: {claim.message}"
 
 
 def hiding_rests_on(audit: Audit) -> list[str]:
     """Return what the bounds of an audit rest on, each sentence once."""
     proofs = [p for _, h in audit.hiding for p in (h.declared, h.proof) if p is not None]
-    told = [proof.assumptions for proof in proofs]
-    told += [bound.assumptions for _, bound in audit.pixels]
-    return list(dict.fromkeys(words for some in told for words in some))
+    return list(dict.fromkeys(words for proof in proofs for words in proof.assumptions))
 
 
-def zones(audit: Audit) -> list[dict[str, str]]:
-    """Return three zones of Gaussian noise for the label and for the image, if they are known.
+def zones(audit: Audit) -> dict[str, str | float] | None:
+    """Return three zones of Gaussian noise: where the label leaks, is not decided, and is hidden.
 
-    On the left an attack succeeds, on the right none can, and between them nothing is decided.
+    None if the noise that hides is not known.
     """
     proofs = [hiding.proof for _, hiding in audit.hiding]
-    labels = [proof.noise for proof in proofs if proof is not None and proof.hidden]
-    images = [bound.noise for _, bound in audit.pixels if bound.hidden]
-    found = []
-    if labels and len(labels) == len(proofs):
-        found.append(_zone(audit, "the label", Leak.CLASS, labels))
-    if images and len(images) == len(audit.pixels):
-        found.append(_zone(audit, "the image", Leak.INPUT, images))
-    return found
-
-
-def _zone(audit: Audit, what: str, leak: Leak, hiding: list[float]) -> dict[str, str]:
+    sizes = [proof.noise for proof in proofs if proof is not None]
+    if not sizes or len(sizes) < len(proofs):
+        return None
     responses = () if audit.what_if is None else audit.what_if.responses
     seen = [
         point.setting for response in responses if response.name == "Gaussian noise"
-        for point in response.points if point.rates.get(leak, NEVER).hits
+        for point in response.points if point.rates.get(Leak.CLASS, NEVER).hits
     ]  # fmt: skip
-    hidden, leaks = max(hiding), max(seen, default=0.0)
+    hidden, leaks = max(sizes), max(seen, default=0.0)
     factor = f"a factor of {written(hidden / leaks)}" if leaks else "no attack was tried"
-    return {"what": what, "leaks": written(leaks), "hidden": written(hidden), "factor": factor}
+    return {"leaks": written(leaks), "hidden": written(hidden), "factor": factor}

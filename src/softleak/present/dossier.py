@@ -139,8 +139,6 @@ def _certificates(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
     for name, hiding in audit.hiding:
         proofs = (proof for proof in (hiding.declared, hiding.proof) if proof is not None)
         yield from ((name, "label", "bound", proof.message) for proof in proofs)
-    yield from ((name, "input", "bound", bound.message) for name, bound in audit.pixels)
-    yield from ((name, "noise", "claim", claim.message) for name, claim in audit.claims)
 
 
 def _proved(report: AuditReport, names: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:

@@ -29,7 +29,6 @@ from softleak.audit.report import (
     proved_of,
 )
 from softleak.audit.sweeps import Point, WhatIf
-from softleak.bounds.claims import ClaimCheck
 from softleak.core.vocabulary import State
 from softleak.io.atomic import write_text
 from softleak.present.advice import advice, severity_of_audit
@@ -58,8 +57,6 @@ def as_data(audit: Audit) -> dict[str, Any]:
         "refused": [asdict(refusal) for refusal in audit.refused],
         "provenance": asdict(audit.provenance),
         "hiding": [{"share": name, **asdict(hiding)} for name, hiding in audit.hiding],
-        "pixels": [{"share": n, **asdict(b), "psnr": b.psnr} for n, b in audit.pixels],
-        "claims": [{"share": name, **claim_data(claim)} for name, claim in audit.claims],
         "what_if": None if audit.what_if is None else _what_if(audit.what_if),
     }
     return {key: finite(value) for key, value in data.items()}
@@ -95,17 +92,6 @@ def _report(report: AuditReport) -> dict[str, Any]:
     }
 
 
-def claim_data(found: ClaimCheck) -> dict[str, object]:
-    """Return the check of a claim as plain data for JSON; what is infinite is null."""
-    data = asdict(found) | {
-        "holds": found.holds,
-        "words": found.message,
-        "contradictions": [one.name.lower() for one in found.contradictions],
-        "cautions": [one.name.lower() for one in found.cautions],
-    }
-    return {name: finite(value) for name, value in data.items()}
-
-
 def _what_if(tried: WhatIf) -> dict[str, Any]:
     defences = [
         {
@@ -118,7 +104,7 @@ def _what_if(tried: WhatIf) -> dict[str, Any]:
         }
         for response in tried.responses
     ]
-    return {"shares": tried.shares, "seeds": tried.seeds, "risk": tried.risk, "defences": defences}
+    return {"shares": tried.shares, "seeds": tried.seeds, "defences": defences}
 
 
 def _point(point: Point) -> dict[str, Any]:

@@ -328,8 +328,6 @@ def _cell(response: Response, leak: Leak) -> dict[str, Any]:
     left = response.left.get(leak) if stopped else points[-1].utility
     remains = "" if left is None else f"; {utility_words(left)}"
     unclaimed = response.unclaimed if leak is Leak.LABEL else 0
-    if not stopped and not hits:
-        return {**cell, "words": f"not decided, 0 of {trials}{remains}"}
     if not stopped:
         also = f", and {unclaimed} more right though not claimed" if unclaimed else ""
         return {**cell, "words": f"still succeeds, {hits} of {trials}{also}{remains}"}
@@ -338,10 +336,7 @@ def _cell(response: Response, leak: Leak) -> dict[str, Any]:
     start = f" from {written(response.stops[leak])} {way}" if response.unit else ""
     most = "up to " if len(points) > 1 else ""
     also = f", but {most}{unclaimed} right though not claimed" if unclaimed else ""
-    found = f"did not succeed{start}, 0 of {trials}"
-    if response.risk is not None:
-        found = f"succeeds with {response.risk:.0%} or less{start} (95 % confidence)"
-    words = f"{found}{also}{remains}"
+    words = f"did not succeed{start}, 0 of {trials}{also}{remains}"
     return {**cell, "words": words, "stopped": not unclaimed}
 
 

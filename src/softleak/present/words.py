@@ -16,7 +16,7 @@ from softleak.core.vocabulary import State, written
 from softleak.inversion.results import Certainty, Text
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
 from softleak.labels.certify import describe_family
-from softleak.present.bounds import false_claims, unaffordable
+from softleak.present.bounds import unaffordable
 from softleak.present.fit import in_a_word
 
 # Limits that keep sentences short.
@@ -477,9 +477,7 @@ def summary(audit: Audit) -> str:
         said.append(f"{count} of {total} {verb} several samples or steps: {_labels_of(audit)}.")
     if total > 1 and not any(report.input.asked for report in audit.reports):
         said.append("Not attacked: input.")
-    return " ".join(
-        filter(None, [*said, false_claims(audit), unaffordable(audit), *audit.cautions])
-    )
+    return " ".join(filter(None, [*said, unaffordable(audit), *audit.cautions]))
 
 
 def _labels_of(audit: Audit) -> str:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
-import jsonschema
 import pytest
-import torch
 
 import softleak as sl
 from softleak.audit import Audit, NamedShare, Options, Truth
 from softleak.audit.leaks import Leak
 from softleak.audit.run import audit_shares
 from softleak.audit.sweeps import Point, Rate, Response, WhatIf
-from softleak.audit.weakest import hiding_of
-from softleak.audit.whatif import Target
-from softleak.bounds.claims import check_claim
-from softleak.bounds.mechanisms import PrivacyClaim
-from softleak.bounds.pixels import PixelBound
+from softleak.audit.whatif import Target, hiding_of
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.defenses import GaussianNoise
@@ -30,7 +22,6 @@ from softleak.present.machine import as_data
 from softleak.present.page import render
 from softleak.present.words import summary
 
-SCHEMA = Path(__file__).resolve().parents[3] / "docs" / "schema" / "dossier.schema.json"
 POINTS = tuple(Point(s, {Leak.CLASS: Rate(n, 4)}) for s, n in ((0.1, 4), (1.0, 1), (10.0, 0)))
 TRIED = WhatIf((Response("Gaussian noise", "standard deviation", POINTS, {}),), 1, 4)
 
@@ -58,12 +49,11 @@ def test_no_affordable_noise_hides_a_label_and_the_headline_says_so(defended):
 
 
 def test_three_zones_lie_on_one_axis(defended):
-    (found,) = zones(defended)
-    assert found["what"] == "the label"
+    found = zones(defended)
     assert found["leaks"] == "1"
     assert float(found["hidden"]) > 10
     assert "factor" in found["factor"]
-    assert zones(replace(defended, hiding=())) == []
+    assert zones(replace(defended, hiding=())) is None
 
 
 def test_page_dossier_and_files_state_the_bound_with_what_it_rests_on(defended):
@@ -76,24 +66,6 @@ def test_page_dossier_and_files_state_the_bound_with_what_it_rests_on(defended):
     (told,) = as_data(defended)["hiding"]
     assert told["proof"]["noise"] == hiding.proof.noise
     assert len(list(hiding_words(defended))) == 2
-
-
-def test_bounds_on_images_and_checks_of_claims_are_told_everywhere(defended):
-    bound = PixelBound(0.02, 0.019, 0.0625, 1.0, 20.0)
-    claim = check_claim({"a": torch.ones(50, 50)}, PrivacyClaim(noise=5.0))
-    assert not claim.holds
-    found = replace(defended, pixels=(("one", bound),), claims=(("one", claim),))
-    assert "What is claimed of the protection of one does not hold." in summary(found)
-    assert [zone["what"] for zone in zones(found)] == ["the label", "the image"]
-    for page in (render(found), dossier_page(found)):
-        assert "The image is proved hidden from 20 dB on" in page
-        assert "of a single image an attack may come nearer" in page
-        assert "there is less noise than is claimed" in page
-    told = dossier_data(found)
-    jsonschema.validate(told, json.loads(SCHEMA.read_text()))
-    assert {"bound", "claim"} <= {one["kind"] for one in told["certificates"]}
-    assert as_data(found)["pixels"][0]["psnr"] == bound.psnr
-    assert as_data(found)["claims"][0]["holds"] is False
 
 
 def test_a_sample_that_is_not_known_has_no_bound(trained, draw, defended):

@@ -94,7 +94,7 @@ def test_the_attempts_say_whether_it_succeeded_does_not_apply_or_could_not_run(m
     def broken(*_: object) -> None:
         raise RuntimeError("no such operator")
 
-    monkeypatch.setattr(solved, "_inapplicable", broken)
+    monkeypatch.setattr(type(solved.SOLVING_METHOD), "roughness", broken)
     outcome, why = how_it_ended(attacked(nn.SiLU, 1.0)[1])
     assert outcome is Outcome.NOT_CARRIED_OUT
     assert "no such operator" in str(why)

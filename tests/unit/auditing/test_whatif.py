@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,7 +20,6 @@ from softleak.audit.whatif import (
     behind,
     walks,
 )
-from softleak.core.errors import OptionError
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import DefenceGroup
@@ -243,78 +241,12 @@ def test_a_label_is_recovered_once_for_all_leaks_and_not_for_an_input_within_rea
     recover = whatif.recover
     monkeypatch.setattr(whatif, "recover", lambda *a, **k: looked.append(1) or recover(*a, **k))
     noisy = Sweep("Noise", "std", lambda s, seed: GaussianNoise(s, seed), (1e-7, 1.0))
-    everything = SimpleNamespace(shows=lambda *_: True)
+    everything = SimpleNamespace(shows=lambda _: True)
     trial = ResponseCurve(subject, targets[:1], options, noisy, 1, {id(targets[0]): everything})
     assert trial.succeeds(1e-6, Leak.INPUT)
     assert not looked
     assert [trial.succeeds(1.0, leak) for leak in (Leak.LABEL, Leak.CLASS)] == [False, False]
     assert len(looked) == 1
-
-
-SMALL = (1, 4, 4)
-
-
-@pytest.fixture(scope="module")
-def small():
-    """A small smooth network of four classes and an update of one sample with its truth."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(16, 12), torch.nn.Tanh(), torch.nn.Linear(12, 4)
-    ).eval()
-    x, y = torch.rand(SMALL), torch.tensor([0.0, 1.0, 0.0, 0.0])
-    share = NamedShare("", sl.capture(model, x, y), Truth(y, x))
-    units = data.Normalisation((0.0,), (1.0,))
-    subject, options = Subject.of(model, SMALL), Options(normalisation=units, seconds=0.0)
-    (report,) = audit_shares(subject, [share], options)
-    return subject, Target.of(share, report), options
-
-
-def test_a_defence_stops_an_attack_only_where_enough_trials_show_the_risk(small, monkeypatch):
-    monkeypatch.setattr(whatif, "BISECTIONS", 0)
-    subject, target, options = small
-    options, trials = replace(options, inputs=False), []
-    made = lambda s, seed: trials.append(seed) or GaussianNoise(s, seed)  # noqa: E731
-    sweep = Sweep("Gaussian noise", "std", made, (1e-6, 30.0, 300.0))
-    loose = ResponseCurve(subject, (target,), options, sweep, 1).response(quiet)
-    trials.clear()
-    asked = ResponseCurve(subject, (target,), options, sweep, 1, risk=0.5).response(quiet)
-    fresh = [seed for seed in trials if seed >= whatif.FRESH]
-    assert sweeps.trials_for(0.05) == 59
-    assert len(set(fresh)) == sweeps.trials_for(0.5) == 5
-    assert loose.stops[Leak.LABEL] <= asked.stops.get(Leak.LABEL, math.inf)
-    assert "succeeds with 50% or less" in chart(asked)["cells"][0]["words"]
-    still = replace(sweep, name="Pruning", make=lambda s, _: Prune(s), settings=(1.0, 1e-3))
-    never = ResponseCurve(subject, (target,), options, still, 1, risk=0.5).response(quiet)
-    assert never.stops == {}
-    with pytest.raises(OptionError, match="a risk between 0 and 1"):
-        sweeps.trials_for(0.0)
-
-
-def test_a_class_is_all_that_a_one_hot_label_tells(small):
-    subject, target, options = small
-    trial = behind(subject, target, NOTHING.make(1.0, 0), options)
-    assert trial.names(Leak.LABEL)
-    far = replace(trial.recovery, label=torch.tensor([0.1, 0.7, 0.1, 0.1]))
-    trial.__dict__["recovery"] = far
-    assert trial.names(Leak.LABEL) == trial.names(Leak.CLASS) is True
-    soft = replace(target, label=torch.tensor([0.0, 0.9, 0.1, 0.0]))
-    other = behind(subject, soft, NOTHING.make(1.0, 0), options)
-    other.__dict__["recovery"] = far
-    assert not other.names(Leak.LABEL)
-
-
-def test_behind_noise_an_image_is_hidden_only_where_the_bound_excludes_it(small):
-    subject, target, _ = small
-    reach = InputReach(subject, target)
-    found = reach.bounds.weakest(LEAK_RECOGNISABLE)
-    share = target.share.share
-    for factor, shown in ((0.9, True), (1.1, False)):
-        noise = factor * found.noise
-        assert reach.shows(GaussianNoise(noise, 0)(share), noise) is shown
-    kinked = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(16, 12), torch.nn.ReLU(), torch.nn.Linear(12, 4)
-    ).eval()
-    assert InputReach(Subject.of(kinked, SMALL), target).bounds is None
 
 
 def test_progress_is_told_of_every_stage(monkeypatch):

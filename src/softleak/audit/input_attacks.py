@@ -42,11 +42,8 @@ from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
 from softleak.labels.fit import taken_for_noise
 from softleak.labels.otherwise import without_decay
-from softleak.matching.gauss_newton.method import GaussNewton
-from softleak.matching.optimisers import Adam
-from softleak.matching.reconstruct import Matching, usual_objective
+from softleak.matching.choose import Search, Searched
 from softleak.matching.reconstruction import Reconstruction
-from softleak.matching.tasks import Noise
 from softleak.matching.unrolled import UnrolledMatching
 
 
@@ -133,38 +130,6 @@ def _computed(method: Method, found: Inversion, reason: Told, options: Options) 
     )
 
 
-# Gradients are matched from two starts. The number of steps is fixed beforehand, so that the
-# learning rate can fall to its end: short runs tell how long a step takes, the first warms up.
-MATCHING_STARTS = (Noise(0), Noise(1))
-REHEARSALS = (2, 8)  # the steps of the short runs
-PLANNED = 0.9  # the part of the time that is planned for
-FEWEST_STEPS = 50  # planned at least; the time limit ends them if need be
-
-
-def _matched(
-    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, seconds: float
-) -> tuple[Reconstruction, ...]:
-    """Match gradients from each start, with as many steps as the time allows."""
-    subject = replace(subject, said_shape=subject.input_shape)
-    count, objective = len(MATCHING_STARTS), usual_objective(recovery)
-
-    def run(steps: int, left: float) -> tuple[Reconstruction, ...]:
-        optimiser = Adam(steps=steps)
-        matching = Matching(
-            objective=objective, start=MATCHING_STARTS, optimiser=optimiser, seconds=left
-        )
-        return matching(subject, [share] * count, [recovery] * count)
-
-    begin = last = time.perf_counter()
-    for steps in REHEARSALS:
-        last = time.perf_counter()
-        run(steps, seconds)
-    now = time.perf_counter()
-    left = max(seconds - (now - begin), 0.0)
-    possible = int(PLANNED * left / (now - last) * REHEARSALS[-1])
-    return run(min(Adam().steps, max(FEWEST_STEPS, possible)), left)
-
-
 USUAL_CONTRAST = 0.25  # the standard deviation of a usual photograph's pixels, of range one
 LEAST_CONTRAST = 1e-12  # that every image is taken to have at least
 MOST_AGREEMENT = 120.0  # dB; more than that is equality
@@ -182,28 +147,55 @@ def agreement_of(one: Tensor, other: Tensor) -> float:
     return min(-20 * math.log10(USUAL_CONTRAST * off / max(own, LEAST_CONTRAST)), MOST_AGREEMENT)
 
 
-def match_input(
+def search_input(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
-    """Search for an input, or those of a batch, with a gradient near the share's, from two starts.
+    """Solve for the input, or those of a batch; match gradients if that explains nothing.
 
     None is returned if no time was given, or if nobody knows which input the model takes.
     """
+    found = Search(options.seconds)(subject, share, recovery)
+    ending = _ending(found)
+    if found.settled and found.solved is not None:
+        told = _solution_described(found.solved, recovery, options)
+        return replace(told, attempts={GAUSS_NEWTON.id: told.ending})
     if options.seconds <= 0 or subject.input_shape is None:
         return None
-    found = _matched(subject, share, recovery, options.seconds)
-    best = min(found, key=lambda one: one.misfit)
-    if best.input is None:
-        return not_run(MATCHING.name, best.message)
-    to_pixels = normalisation_of(best.input, options.normalisation)
+    outcome, why = ending
+    beside = because(Why.NOT_PROVED, why=why) if outcome is not Outcome.NOT_APPLICABLE else None
+    return replace(
+        _match_described(found, recovery, options), beside=beside,
+        certificate=None if found.solved is None else found.solved.certificate,
+        attempts={GAUSS_NEWTON.id: ending},
+    )  # fmt: skip
+
+
+def _ending(found: Searched) -> Ending:
+    """Return how Gauss–Newton ended."""
+    if found.idle:
+        return Outcome.NOT_APPLICABLE, found.idle
+    if found.solved is None:
+        return Outcome.NOT_CARRIED_OUT, found.failed or ""
+    return Outcome.of(found.solved.proved), found.solved.message
+
+
+def _match_described(
+    searched: Searched, recovery: Recovery | BatchRecovery, options: Options
+) -> InputFinding:
+    """Return the image of the least misfit as a finding; the next one says how they agree."""
+    every = [one for one in searched.ranked if one.input is not None]
+    if not every or every[0].input is None:
+        return not_run(MATCHING.name, searched.matched[0].message)
+    best, *others = every
+    to_pixels = normalisation_of(every[0].input, options.normalisation)
     several = isinstance(recovery, BatchRecovery)
 
     def rows(x: Tensor) -> tuple[Tensor, ...]:
         return tuple(to_pixels.pixels(x)) if several else (to_pixels.pixels(x),)
 
-    pixels = [rows(one.input) for one in found if one.input is not None]
+    pixels = [rows(one.input) for one in (best, *others[:1]) if one.input is not None]
     agreed = [agreement_of(*pair) for pair in zip(*pixels, strict=True) if len(pair) > 1]
-    agreement, shown = min(agreed, default=None), rows(best.input)
+    agreement, shown = min(agreed, default=None), pixels[0]
     reason = because(Why.MATCHED, several=several, misfit=best.misfit, agreement=agreement)
     return InputFinding(
         Method.MATCHING, reason, shown[0], to_pixels=to_pixels, misfit=best.misfit,
@@ -211,78 +203,20 @@ def match_input(
     )  # fmt: skip
 
 
-SOLVING_PART = 0.6  # of the time that solving for an image may take; matching has the rest
-SOLVING_RESTARTS = 2  # further starts from which the equations are solved
-SOLVING_METHOD = GaussNewton()
-
-
-def search_input(
-    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
-) -> InputFinding | None:
-    """Solve for the input of a smooth network; match gradients if that proves nothing."""
-    began = time.perf_counter()
-    found, ending = _solved(subject, share, recovery, options)
-    proved = None if found is None else _solution_described(found, recovery, options)
-    if proved is not None:
-        return replace(proved, attempts={GAUSS_NEWTON.id: proved.ending})
-    left = max(options.seconds - (time.perf_counter() - began), 0.0)
-    if options.seconds > 0:
-        left = max(left, (1 - SOLVING_PART) * options.seconds)
-    matched = match_input(subject, share, recovery, replace(options, seconds=left))
-    if matched is None:
-        return None
-    outcome, why = ending
-    beside = because(Why.NOT_PROVED, why=why) if outcome is not Outcome.NOT_APPLICABLE else None
-    certificate = None if found is None else found.certificate
-    return replace(
-        matched, beside=beside, certificate=certificate, attempts={GAUSS_NEWTON.id: ending}
-    )
-
-
-def _solved(
-    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
-) -> tuple[Reconstruction | None, Ending]:
-    """Return what Gauss–Newton found, if it was tried, and how it ended."""
-    try:
-        if why := _inapplicable(subject, recovery, options):
-            return None, (Outcome.NOT_APPLICABLE, why)
-        seconds = SOLVING_PART * options.seconds
-        matching = Matching(optimiser=SOLVING_METHOD, restarts=SOLVING_RESTARTS, seconds=seconds)
-        shaped = replace(subject, said_shape=subject.input_shape)
-        (found,) = matching(shaped, [share], [recovery])
-    except Exception as error:  # the model's own code and torch may raise anything
-        why = because(Why.NOT_RUN, name="it", error=in_a_line(error))
-        return None, (Outcome.NOT_CARRIED_OUT, why)
-    return found, (Outcome.of(found.proved), found.message)
-
-
-def _inapplicable(
-    subject: Subject, recovery: Recovery | BatchRecovery, options: Options
-) -> Told | None:
-    """Return why Gauss–Newton does not apply; None if it does."""
-    shape, most = subject.input_shape, SOLVING_METHOD.dense
-    if options.seconds <= 0:
-        return because(Why.NO_TIME)
-    if not isinstance(shape, tuple):
-        return because(Why.NO_SHAPE)
-    inputs = recovery.size if isinstance(recovery, BatchRecovery) else 1
-    if (unknowns := inputs * math.prod(shape)) > most:
-        return because(Why.TOO_MANY_UNKNOWNS, unknowns=unknowns, most=most)
-    return SOLVING_METHOD.roughness(subject, shape) or None
-
-
 def _solution_described(
     found: Reconstruction, recovery: Recovery | BatchRecovery, options: Options
-) -> InputFinding | None:
-    """Return an image that is proved as a finding, with the PSNR that its certificate predicts."""
-    if not found.proved or found.input is None or found.certificate is None:
-        return None
+) -> InputFinding:
+    """Return an image that explains the share as a finding, with the PSNR that is predicted."""
+    if found.input is None or found.certificate is None:
+        return not_run(GAUSS_NEWTON.name, found.message)
     to_pixels = normalisation_of(found.input, options.normalisation)
     several, pixels = isinstance(recovery, BatchRecovery), to_pixels.pixels(found.input)
+    reason = because(Why.SOLVED, several=several, open=found.certificate.undetermined)
     return InputFinding(
-        Method.SOLVING, because(Why.SOLVED, several=several), pixels[0] if several else pixels,
-        found.certificate.psnr_predicted(to_pixels.scale), determined=True, to_pixels=to_pixels,
-        misfit=found.misfit, certificate=found.certificate, batch=tuple(pixels) if several else (),
+        Method.SOLVING, reason, pixels[0] if several else pixels,
+        found.certificate.psnr_predicted(to_pixels.scale), determined=found.proved,
+        to_pixels=to_pixels, misfit=found.misfit, certificate=found.certificate,
+        batch=tuple(pixels) if several else (),
     )  # fmt: skip
 
 

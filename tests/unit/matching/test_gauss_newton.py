@@ -16,10 +16,10 @@ from benchmarks.gauss_newton_wrong import (
     attempt_tries,
     blurred,
 )
-from softleak.core.errors import LabelError, OptionError
+from softleak.core.errors import OptionError
 from softleak.core.results import Status
 from softleak.core.subject import Subject
-from softleak.matching import Adam, GaussNewton, Image, reconstruct_batch
+from softleak.matching import Adam, GaussNewton, GivenLabel, Image
 from softleak.matching.gauss_newton.descent import NormalEquations
 from softleak.matching.gauss_newton.equations import BatchFunction, BatchKnowledge
 from softleak.matching.gauss_newton.products import NewtonModel, TangentProducts
@@ -143,7 +143,8 @@ def test_a_model_that_returns_an_object_with_logits_is_solved_for(smooth):
 def test_a_batch_is_proved_as_a_whole(smooth):
     x, y = sample(5, batch=2)
     share = sl.capture(smooth, x, y)
-    found = reconstruct_batch(smooth, share, y.double(), label_error=1e-6, method=FAST, restarts=3)
+    label = GivenLabel(y.double())
+    found = sl.reconstruct(smooth, share, label=label, optimiser=FAST, restarts=3)
     assert found.proved, found.message
     assert found.input.shape == x.shape
     assert float((found.input - x).abs().max()) < 1e-3
@@ -251,7 +252,5 @@ def test_wrong_images_are_not_proved_in_many_tries():
 def test_what_cannot_be_solved_is_refused_with_a_reason(smooth):
     x, y = sample(batch=2)
     share = sl.capture(smooth, x, y)
-    with pytest.raises(LabelError, match="expected labels of shape"):
-        reconstruct_batch(smooth, share, y[0])
     with pytest.raises(OptionError, match="positive"):
         GaussNewton(dense=0)

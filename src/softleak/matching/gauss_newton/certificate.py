@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise, product
+from itertools import chain, combinations, pairwise, product
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch.func import jacrev
 from softleak.core.forward import logits_of, watched
 from softleak.matching.gauss_newton.descent import NormalEquations, Walk, root_mean_square
 from softleak.matching.gauss_newton.equations import BatchEquations, BatchFunction
+from softleak.matching.gauss_newton.kinks import GatedFunction
 from softleak.matching.gauss_newton.metric import IMAGE_AXES
 from softleak.matching.gauss_newton.products import TangentProducts
 from softleak.matching.reconstruction import Certificate
@@ -386,6 +387,18 @@ class Spread:
     directions: Tensor  # the principal directions (pixels, pixels), in columns, in the same order
     label_error: float  # the largest standard error of a label's entry
 
+    def below(self, limit: float) -> Spread:
+        """Return the same of those directions alone along which the error is at most a limit."""
+        kept = self.spectrum <= limit
+        spectrum, directions = self.spectrum[kept], self.directions[:, kept]
+        error = (directions.square() @ spectrum.square()).sqrt()
+        return replace(self, error=error, spectrum=spectrum, directions=directions)
+
+    def within(self, spread: float) -> Tensor:
+        """Return the error (pixels,) if every direction is known beforehand to within a spread."""
+        variance = 1 / (self.spectrum.square().reciprocal() + spread**-2)
+        return (self.directions.square() @ variance).sqrt()
+
 
 def spread_of(normal: NormalEquations, pushed: Tensor, pixels: int) -> Spread:
     """Return how errors move the inputs, with the labels left free.
@@ -468,6 +481,9 @@ UNDETERMINED = 0.1  # the error of a direction that counts as such, in inputs' s
 REACH = 3.0  # as far as so many predicted errors the equations must be linear
 LARGEST_BEND = 0.3  # the largest deviation from linearity, relative to the change
 EXCESS = 2.0  # how many independent numbers there must be for each unknown
+CELL_REACH = 6.0  # predicted errors of a unit's input within which its mask may be the other one
+MOST_NEAR = 6  # units whose masks are exchanged, in every combination
+DRAWN = 16  # errors that tell how far the inputs of units move
 MOST_NEGATIVE = 10.0  # a label may be below zero by so many of its errors
 
 
@@ -479,6 +495,7 @@ class Certifier:
     client: BatchFunction  # the same function in the dtype in which the client computes
     products: TangentProducts  # products with the Jacobian, in float64
     kept: Tensor  # which rows (R,) the normal matrix was made of
+    gated: GatedFunction  # the same with masks as unknowns, if units switch
 
     def __call__(self, walk: Walk) -> Certificate:
         """Return what is proved of the end of a walk."""
@@ -497,14 +514,22 @@ class Certifier:
         weight = self.equations.weight * self.kept
         pushed = torch.stack([back(e * weight) for e in drawn])
         spread = spread_of(walk.normal, pushed, function.pixels)
-        limit = UNDETERMINED * float(function.inputs(walk.z).std())
+        wide = float(function.inputs(walk.z).std())
+        error, open_ = spread.error, int((spread.spectrum > UNDETERMINED * wide).sum())
         found = replace(
-            found,
-            error=spread.error.view(function.shape),
-            spectrum=spread.spectrum,
-            undetermined=int((spread.spectrum > limit).sum()),
+            found, error=error.view(function.shape), spectrum=spread.spectrum, undetermined=open_
         )
-        reason = self._doubt(walk, spread, found)
+        if open_:
+            error = spread.within(wide)
+            spread = spread.below(UNDETERMINED * wide)
+        reason = self._doubt(walk, spread, error)
+        if not reason:
+            found = replace(found, expected=error.view(function.shape))
+        if open_:
+            reason = (
+                f"the share does not determine {open_} of {function.pixels} "
+                f"directions; along the worst the error is {found.largest_error:.2g}"
+            )
         return replace(found, proved=not reason, reason=reason)
 
     def _layers(self, r: Tensor, drawn: Tensor) -> dict[str, float]:
@@ -516,14 +541,14 @@ class Certifier:
             layers[name] = size / usual if usual > 0 else float("inf")
         return layers
 
-    def _doubt(self, walk: Walk, spread: Spread, found: Certificate) -> str:
-        """Return why a solution that explains the share is nevertheless not proved, or nothing."""
+    def _doubt(self, walk: Walk, spread: Spread, error: Tensor) -> str:
+        """Return why a solution that explains the share may be another one, or nothing.
+
+        The ``spread`` is that of the determined directions, the ``error`` (pixels,) that of all.
+        """
         equations, function, z = self.equations, self.equations.function, walk.z
-        if found.undetermined:
-            return (
-                f"the share does not determine {found.undetermined} of {function.pixels} "
-                f"directions; along the worst the error is {found.largest_error:.2g}"
-            )
+        if not len(spread.spectrum):
+            return "the share determines no direction"
         if (rows := self._independent_rows(z)) < EXCESS * function.unknowns:
             return (
                 f"the share holds {rows} independent numbers for {function.unknowns} unknowns: "
@@ -534,12 +559,43 @@ class Certifier:
             return f"the label that was found has a negative entry, {lowest:.2g}"
         if self._bend(walk, spread) > LARGEST_BEND:
             return "within the predicted error the equations are not what their Jacobian says"
-        error = found.error if found.error is not None else torch.zeros(())
         margin = 10 * max(walk.misfits[-1], 1.0)
+        if self.gated.units and (doubt := self._other_masks(walk, error, margin)):
+            return doubt
+        error = error.view(function.shape)
         if what := find_look_alike(equations, z, error, margin):
             return f"the same inputs {what} would have sent the same"
         if another_value(equations, z, error, margin):
             return "the same inputs with another value of one entry would have sent the same"
+        return ""
+
+    def _other_masks(self, walk: Walk, error: Tensor, margin: float) -> str:
+        """Return why other masks that the errors reach may explain the share too, or nothing.
+
+        The mask of each combination of units that may be on the other side is held there, and it is
+        computed what the unknowns would leave of the misfit.
+        """
+        z, gated, normal = walk.z, self.gated, walk.normal
+        here, generator = gated.entered(z), torch.Generator().manual_seed(0)
+        noise = torch.randn(DRAWN, len(error), generator=generator, dtype=torch.double) * error
+        moved = torch.stack([gated.entered(z[: len(error)] + one) - here for one in noise])
+        rounded = GatedFunction.of(self.client).entered(z).double() - here
+        reach = CELL_REACH * (moved.square().mean(0).sqrt() + rounded.square().mean().sqrt())
+        near = (here.abs() <= reach).nonzero().flatten().tolist()
+        if len(near) > MOST_NEAR or normal is None:
+            return f"{len(near)} units are so near to switching that their masks are not known"
+        own, weight = gated.own(z), self.equations.weight * self.kept
+        back, n = self.products.against(z), len(z)
+        for units in chain.from_iterable(combinations(near, k) for k in range(1, len(near) + 1)):
+            other = own.clone()
+            other[[n + unit for unit in units]] = 1 - other[[n + unit for unit in units]]
+            with torch.no_grad():
+                r = (gated.rows(other) - self.equations.target) * weight
+            slope = back(r * weight)
+            gained = float(slope @ torch.linalg.lstsq(normal.matrix, slope[:, None]).solution[:, 0])
+            left = math.sqrt(max(float(r.square().sum()) - gained, 0.0) / float(self.kept.sum()))
+            if left < margin:
+                return f"with other masks of {len(units)} units the share is explained as well"
         return ""
 
     def _independent_rows(self, z: Tensor) -> int:

@@ -33,6 +33,7 @@ from softleak.matching.gauss_newton.equations import (
     BatchKnowledge,
 )
 from softleak.matching.gauss_newton.escape import FoldEscape
+from softleak.matching.gauss_newton.kinks import GatedFunction, GatedModel, MaskDescent
 from softleak.matching.gauss_newton.metric import IMAGE_AXES, Metric
 from softleak.matching.gauss_newton.products import BatchModel, NewtonModel
 from softleak.matching.reconstruction import Certificate, Reconstruction, Stopping
@@ -100,7 +101,7 @@ def why_not_smooth(function: BatchFunction) -> str:
     units switch, it shrinks more slowly: their number grows like ``h``, and each switch is a jump.
     """
     x = function.model.like.new_zeros(function.shape)
-    with torch.no_grad(), _Operations(x) as seen:
+    with torch.no_grad(), function.mode(), _Operations(x) as seen:
         function.model.model(x)
     if others := sorted(seen.names - SMOOTH):
         return f"the network is not known to be smooth: it uses {', '.join(others)}"
@@ -206,6 +207,7 @@ class NewtonSolution:
 LOOKS, LOOKS_IN_PART, FEW_UNKNOWNS = 2, 4, 256
 # A walk from there takes as many steps as the first solution did, within these bounds.
 LOOK_STEPS, LOOK_STEPS_OF_FEW = (12, 25), 60
+FEW_ROUNDS = 4  # of masks, where units switch
 APART = 1e3  # two solutions differ if an entry does by more than so many of its errors
 
 
@@ -279,6 +281,7 @@ class GaussNewton:
     seconds: float | None = None  # the time limit, after which the best input so far is returned
     escape: FoldEscape | None = field(default_factory=FoldEscape)  # leads a stuck walk on
     flat: bool = True  # whether an attempt begins at the colour of the image
+    masks: MaskDescent = field(default_factory=MaskDescent)  # leads to the masks of ReLUs
 
     def __post_init__(self) -> None:
         if self.dense < 1 or self.memory < 1:
@@ -305,15 +308,33 @@ class GaussNewton:
     def brief(self, steps: int) -> GaussNewton:
         """Return the method for a first look: few steps, and none after it got stuck in float32."""
         descent = replace(self.descent, steps=steps, hopeless=self.descent.precise)
-        return replace(self, descent=descent, escape=None)
+        masks = replace(self.masks, rounds=min(self.masks.rounds, FEW_ROUNDS))
+        return replace(self, descent=descent, escape=None, masks=masks)
 
     def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:
-        """Return why the network of a subject is not smooth, or nothing if it is."""
+        """Return why the network of a subject is not smooth between switches, or nothing."""
+        return self._kind(subject, shape)[0]
+
+    def switches(self, subject: Subject, shape: tuple[int, ...]) -> bool:
+        """Return whether units of a network switch, so that its masks have to be found."""
+        reason, units = self._kind(subject, shape)
+        return not reason and units > 0
+
+    def _kind(self, subject: Subject, shape: tuple[int, ...]) -> tuple[str, int]:
+        """Return why a network is not smooth between switches, and how many units switch."""
         known = subject.once(_known)
         if shape not in known:
             model = self.model(subject, tuple(subject.parameters), (1, *shape))
-            known[shape] = why_not_smooth(model.exact)
-        return str(known[shape])
+            exact, units = model.exact, 0
+            reason, gated = why_not_smooth(exact), GatedModel.of(model).exact
+            if reason and gated.units and GatedModel.of(model).room >= 2 * self.masks.least:
+                units = gated.units
+                generator = torch.Generator().manual_seed(0)
+                x = torch.randn(exact.pixels, generator=generator, dtype=torch.double)
+                reason = why_not_smooth(gated.held(gated.own(x)[exact.pixels :]))
+            known[shape] = reason, units
+        found: tuple[str, int] = known[shape]
+        return found
 
     def model(self, subject: Subject, names: Sequence[str], shape: tuple[int, ...]) -> BatchModel:
         """Return the network of a subject for batches of shape (B, …), made once and remembered."""
@@ -370,14 +391,17 @@ class GaussNewton:
         metric = Metric.of_images(model.exact.shape, self.descent.damping.smoothness)
         products, every = model.products(torch.float64), torch.ones_like(equations.weight)
         if model.exact.unknowns <= self.dense:
-            steps = NormalSteps(model, equations, metric)
+            steps, gated = NormalSteps(model, equations, metric), GatedModel.of(model)
+            if gated.exact.units:
+                z = self.masks(gated, equations, metric, z, self.descent.precise, stopping)
             walk = self.descent(steps, z, stopping)
             if walk.stuck and self.escape is not None:
                 walk = self.escape(self.descent, walk, steps, stopping)
-            return walk, Certifier(equations, model.client, products, steps.used)(walk)
+            return walk, Certifier(equations, model.client, products, steps.used, gated.exact)(walk)
         descent = replace(self.descent, slow=0.95, patience=5, hopeless=math.inf)
         walk = descent(MatrixFreeSteps(model, equations, metric), z, stopping)
-        found = Certifier(equations, model.client, products, every)(walk)
+        gates = GatedFunction.of(model.exact)
+        found = Certifier(equations, model.client, products, every, gates)(walk)
         if not found.explained:
             return walk, found
         reason = (
@@ -394,12 +418,15 @@ class GaussNewton:
         model = self._sent_model(subject, share, start)
         ending = stopping or Stopping(self.evaluations, self.seconds)
         found = self.run(model, share, known, start, ending)
-        if not found.certificate.proved:
+        if found.certificate.expected is None:
             return found
         doubt = self.roughness(subject, tuple(start.shape[1:]))
-        if not (doubt := doubt or second_look(self, model, share, known, found)):
+        if found.certificate.proved:
+            doubt = doubt or second_look(self, model, share, known, found)
+        if not doubt:
             return found
-        return replace(found, certificate=replace(found.certificate, proved=False, reason=doubt))
+        refused = replace(found.certificate, proved=False, reason=doubt, expected=None)
+        return replace(found, certificate=refused)
 
 
 def _known(_: Subject) -> dict[object, Any]:
@@ -451,6 +478,6 @@ def described(found: NewtonSolution, stopping: Stopping) -> Reconstruction:
         status = Status.CONVERGED
     return Reconstruction(
         Status.PROVED if certificate.proved else status, found.inputs, found.labels,
-        found.misfit**2, found.misfit, found.steps, certificate.reason, certificate.error,
-        certificate,
+        found.misfit**2, found.misfit, found.steps, certificate.reason,
+        certificate.error if certificate.expected is None else certificate.expected, certificate,
     )  # fmt: skip

@@ -581,7 +581,10 @@ class Certifier:
         moved = torch.stack([gated.entered(z[: len(error)] + one) - here for one in noise])
         rounded = GatedFunction.of(self.client).entered(z).double() - here
         reach = CELL_REACH * (moved.square().mean(0).sqrt() + rounded.square().mean().sqrt())
-        near = (here.abs() <= reach).nonzero().flatten().tolist()
+        idle = (here == 0) & (moved == 0).all(0)  # a maximum of two units that are off
+        near = ((here.abs() <= reach) & ~idle).nonzero().flatten().tolist()
+        if self._sees(z, idle):
+            return "a unit whose input is zero has two slopes"
         if len(near) > MOST_NEAR or normal is None:
             return f"{len(near)} units are so near to switching that their masks are not known"
         own, weight = gated.own(z), self.equations.weight * self.kept
@@ -597,6 +600,18 @@ class Certifier:
             if left < margin:
                 return f"with other masks of {len(units)} units the share is explained as well"
         return ""
+
+    def _sees(self, z: Tensor, idle: Tensor) -> bool:
+        """Return whether the gradients depend on the masks of some units (U,)."""
+        own, generator = self.gated.own(z), torch.Generator().manual_seed(0)
+        drawn = (torch.rand(2, len(idle), generator=generator) < 0.5).to(own)
+        with torch.no_grad():
+            rows = self.gated.rows(own)
+            for masks in drawn:
+                other = torch.cat([z, torch.where(idle, masks, own[len(z) :])])
+                if not torch.equal(self.gated.rows(other), rows):
+                    return True
+        return False
 
     def _independent_rows(self, z: Tensor) -> int:
         """Return how many numbers the share holds at most that do not follow from each other."""

@@ -8,6 +8,7 @@ gates: a maximum, a clamp, hard-swish.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ def _clamped(gate: Gate, x: Tensor, low: float | None, high: float | None) -> Te
     return above if high is None else above - gate(x - high)
 
 
-def _pooled(gate: Gate, x: Tensor, size: Any, stride: Any = None, padding: Any = 0) -> Tensor:  # noqa: ANN401
+def _pooled(gate: Gate, x: Tensor, size: Any, stride: Any, padding: Any) -> Tensor:  # noqa: ANN401
     """Return the largest entry of each window, by a tournament of gates."""
     (high, wide), (down, right), (top, left) = (
         one if isinstance(one, (tuple, list)) else (one, one)
@@ -62,7 +63,7 @@ WRITTEN: dict[str, Callable[..., Tensor]] = {
     ),
     "clamp": lambda gate, x, min=None, max=None: _clamped(gate, x, min, max),
     "hardswish": lambda gate, x, inplace=False: x * _clamped(gate, x + 3, 0.0, 6.0) / 6,
-    "max_pool2d": lambda gate, x, kernel_size, stride=None, padding=0, *_, **__: _pooled(
+    "max_pool2d": lambda gate, x, kernel_size, stride=None, padding=0: _pooled(
         gate, x, kernel_size, stride, padding
     ),
 }
@@ -84,7 +85,12 @@ class Gates(TorchFunctionMode):
         if written is None:
             return func(*args, **(kwargs or {}))
         own = {("x" if k == "input" else k): v for k, v in (kwargs or {}).items()}
-        return written(self._gate, *args, **own)
+        if own.get("dilation") == 1 and not (own.get("ceil_mode") or own.get("return_indices")):
+            own = {k: v for k, v in own.items() if k in ("x", "stride", "padding")}
+        try:
+            return written(self._gate, *args, **own)
+        except TypeError:  # called in a way that is not written here
+            return func(*args, **(kwargs or {}))
 
     def _gate(self, x: Tensor) -> Tensor:
         self.seen.append(x)
@@ -181,9 +187,12 @@ class Doubt:
 
         The errors' own size is hardly known: the last unit in doubt counts as two errors from zero.
         """
-        far = entered.abs() / error.clamp_min(1e-30)
-        size = float(far.kthvalue(count).values) / 2
-        chance = torch.special.ndtr(entered / error.clamp_min(1e-30) / max(size, 1e-30))
+        moves = error > 0  # two units that are off leave nothing to a maximum of both
+        count = min(count, int(moves.sum()))
+        far = torch.where(moves, entered.abs() / error, math.inf)
+        size = float(far.kthvalue(count).values) / 2 if count else 1.0
+        likely = torch.special.ndtr(entered / error / max(size, 1e-30))
+        chance = torch.where(moves, likely, (entered > 0).to(likely))
         return cls(far.topk(count, largest=False).indices, chance)
 
     @property

@@ -91,6 +91,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 DISTANCES = (0.03, 0.01, 0.003, 0.001)  # at which a gradient is probed, for inputs of size one
 DIRECTIONS = 3  # along how many random directions it is probed
 LEAST_ORDER = 1.75  # the order of shrinking from which on the gradient counts as smooth
+ALIKE = 1e-9  # relative: how far gradients by gates may be from those of the network
 PROBE_NOISE = 1e-12  # a second difference below this part of the gradient is rounding
 
 
@@ -331,7 +332,12 @@ class GaussNewton:
                 units = gated.units
                 generator = torch.Generator().manual_seed(0)
                 x = torch.randn(exact.pixels, generator=generator, dtype=torch.double)
-                reason = why_not_smooth(gated.held(gated.own(x)[exact.pixels :]))
+                reason = why_not_smooth(gated.held(gated.own(x)[len(x) :]))
+                z = torch.cat([x, x.new_full((exact.unknowns - len(x),), 0.1)])
+                with torch.no_grad():
+                    off = float((gated.rows(gated.own(z)) - exact.rows(z)).norm())
+                    if not off <= ALIKE * float(exact.rows(z).norm()):
+                        reason = "its units cannot be written as inputs times masks"
             known[shape] = reason, units
         found: tuple[str, int] = known[shape]
         return found

@@ -66,9 +66,13 @@ class Searched:
     def ranked(self) -> list[Reconstruction]:
         """Return every answer, the best first, as far as can be told without any truth.
 
-        What explains the share with a predicted error is best; otherwise the least misfit is.
+        What explains the share with a predicted error is best; otherwise the least misfit is. What
+        explains it without one is one of many, of which matching finds a likelier one.
         """
-        every = [*([] if self.solved is None else [self.solved]), *self.matched]
+        told, every = self.solved, list(self.matched)
+        doubtful = told is not None and told.certificate is not None and told.certificate.explained
+        if told is not None and (told.predicted or not (doubtful and every)):
+            every.append(told)
         return sorted(every, key=lambda one: (not one.predicted, one.misfit))
 
 

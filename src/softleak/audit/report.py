@@ -7,7 +7,7 @@ The reports of all shares, and how to run the audit again, make up an audit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -324,6 +324,11 @@ class CompositionFinding:
     def because(self, *more: Told) -> CompositionFinding:
         """Return the finding with further reasons."""
         return replace(self, reasons=(*self.reasons, *(one for one in more if one)))
+
+    def with_labels(self, proved: Sequence[Recovery]) -> CompositionFinding:
+        """Return the finding with the classes of samples whose labels are proved."""
+        classes = {one.class_index for one in proved if one.class_index is not None}
+        return replace(self, present=tuple(sorted(classes.union(self.present))))
 
 
 UNREAD = CompositionFinding()

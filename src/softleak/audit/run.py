@@ -242,6 +242,7 @@ def _report(
     if one_step:
         if labelled and mixes(recovery, composition):
             samples = read_samples(subject, gradient, composition, options)
+            composition = composition.with_labels(samples.proved)
         found = _input(subject, share, followed, composition, samples, options)
         samples = samples.with_inputs(found)
     else:

@@ -538,13 +538,3 @@ def results_table(results: Table) -> Group:
         ]
         table.add_row(row.cell, *entries, Text(notes.get(row.note, "")))
     return Group(table, Text("\n".join(caption)))
-
-
-def omission_table(omitted: Mapping[Key, str]) -> RichTable:
-    """Return a table of the cells that were not run, and what they need."""
-    table = RichTable(title="Not run", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
-    for column in ("cell", "needs, in --data or --weights"):
-        table.add_column(column, overflow="fold")
-    for (experiment, cell), files in omitted.items():
-        table.add_row(f"{experiment}: {cell}", files)
-    return table

@@ -195,7 +195,7 @@ def _noted(attack: Attack, report: AuditReport) -> Ending:
 def _elsewhere(report: AuditReport) -> Ending:
     known = report.knows_label
     why = "the attacks above are stronger" if known else "an audit does not have them"
-    return Outcome.NOT_CARRIED_OUT, f"{why}; softleak.paper.classic has these"
+    return Outcome.NOT_CARRIED_OUT, f"{why}; softleak's benchmarks have them"
 
 
 CATALOGUE: list[CataloguedAttack] = [

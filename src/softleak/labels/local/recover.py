@@ -168,7 +168,9 @@ def _agreed(tries: list[tuple[SgdSteps, Recovery]]) -> Recovery:
     """Return the answer of the only recipe that fits, if several had to be tried."""
     if len(tries) == 1:
         return tries[0][1]
-    fitting = [(r, a) for r, a in tries if a.status is Status.UNIQUE and _simple(a)]
+    explained = [(r, a) for r, a in tries if a.label is not None and _simple(a)]
+    proved = [(r, a) for r, a in explained if a.status is Status.UNIQUE]
+    fitting = proved or [(r, a) for r, a in explained if a.status is Status.AMBIGUOUS]
     distinct = {tuple(a.label.tolist()) for _, a in fitting if a.label is not None}
     if len(distinct) != 1:
         return Recovery(

@@ -217,7 +217,7 @@ def _computed(
     (found,) = Matching(start=start, optimiser=Adam(steps=1))(subject, [share], [recovery])
     if found.input is None:
         return None
-    return replace(found, status=Status.EXPLAINED, input=x, error=error, way=way)
+    return replace(found, input=x, error=error, way=way)
 
 
 OF_EVERY_WAY = frozenset(("seconds", "restarts", "memory"))  # settings that leave the way open

@@ -29,7 +29,7 @@ from softleak.batches.sparse.attacks import recover_trained_batch
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
 from softleak.core.fit import Bearing, Topic
-from softleak.core.input_spec import InputSpec, normalisation_of
+from softleak.core.input_spec import InputSpec, Normalisation, normalisation_of
 from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -188,19 +188,24 @@ def _match_described(
         return not_run(MATCHING.name, searched.matched[0].message)
     best, *others = every
     to_pixels = normalisation_of(every[0].input, options.normalisation)
-    several = isinstance(recovery, BatchRecovery)
-
-    def rows(x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(to_pixels.pixels(x)) if several else (to_pixels.pixels(x),)
-
-    pixels = [rows(one.input) for one in (best, *others[:1]) if one.input is not None]
-    agreed = [agreement_of(*pair) for pair in zip(*pixels, strict=True) if len(pair) > 1]
+    pair = [one.input for one in (best, *others[:1]) if one.input is not None]
+    pixels = [_rows(x, to_pixels, recovery) for x in pair]
+    agreed = [agreement_of(*both) for both in zip(*pixels, strict=True) if len(both) > 1]
     agreement, shown = min(agreed, default=None), pixels[0]
+    several = isinstance(recovery, BatchRecovery)
     reason = because(Why.MATCHED, several=several, misfit=best.misfit, agreement=agreement)
     return InputFinding(
         Method.MATCHING, reason, shown[0], to_pixels=to_pixels, misfit=best.misfit,
         agreement=agreement, batch=shown if several else (),
     )  # fmt: skip
+
+
+def _rows(
+    x: Tensor, to_pixels: Normalisation, recovery: Recovery | BatchRecovery
+) -> tuple[Tensor, ...]:
+    """Return the pixels of every input; one sample is a batch of one."""
+    pixels = to_pixels.pixels(x)
+    return tuple(pixels) if isinstance(recovery, BatchRecovery) else (pixels,)
 
 
 def _solution_described(
@@ -210,13 +215,13 @@ def _solution_described(
     if found.input is None or found.certificate is None:
         return not_run(GAUSS_NEWTON.name, found.message)
     to_pixels = normalisation_of(found.input, options.normalisation)
-    several, pixels = isinstance(recovery, BatchRecovery), to_pixels.pixels(found.input)
+    several, pixels = isinstance(recovery, BatchRecovery), _rows(found.input, to_pixels, recovery)
     reason = because(Why.SOLVED, several=several, open=found.certificate.undetermined)
     return InputFinding(
-        Method.SOLVING, reason, pixels[0] if several else pixels,
+        Method.SOLVING, reason, pixels[0],
         found.certificate.psnr_predicted(to_pixels.scale), determined=found.proved,
         to_pixels=to_pixels, misfit=found.misfit, certificate=found.certificate,
-        batch=tuple(pixels) if several else (),
+        batch=pixels if several else (),
     )  # fmt: skip
 
 
@@ -376,17 +381,17 @@ def recover_input(
         if lacking := attack.lacks(subject, recovery):
             ended[attack.id] = Outcome.NOT_APPLICABLE, lacking
             continue
-        tries = [
-            (_attempted(attack, partial(run, subject, one, recovery, options)), one)
-            for one in shares
-        ]
-        found, share = max(tries, key=lambda pair: _promise(pair[0]))
-        if found is None:
+        tries = (
+            (_attempted(attack, partial(run, subject, o, recovery, options)), o) for o in shares
+        )
+        done = [(found, one) for found, one in tries if found is not None]
+        if not done:
             ended[attack.id] = Outcome.NOT_APPLICABLE, because(Why.OFFERS_NOTHING)
             continue
+        found, kept = max(done, key=lambda pair: (pair[0].leaked, pair[0].quality))
         ended |= {attack.id: found.ending, **found.attempts}
         best = found if best is None else _better(best, found)
-        shares = [share]
+        shares = [kept]
     best = best or InputFinding(Method.NONE, because(Why.NO_FEATURE))
     return replace(best, seconds=time.perf_counter() - start, attempts=ended)
 
@@ -395,14 +400,12 @@ def trained_input(subject: Subject, share: GradientShare, options: Options) -> I
     """Return the first input behind an update of several steps, or why none was attacked."""
     if not options.inputs:
         return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
-    start = time.perf_counter()
     for attack in INPUT_ATTACKS:
         if attack.trained is None:
             continue
         found = _attempted(attack, partial(attack.trained, subject, share, options))
         if found is not None:
-            ended = {attack.id: found.ending} if found.attacked else {}
-            return replace(found, seconds=time.perf_counter() - start, attempts=ended)
+            return found
     return InputFinding(Method.NONE, because(Why.OFFERS_NOTHING))
 
 
@@ -412,26 +415,20 @@ def batch_input(
     """Search for all inputs of an update of several samples, if one of its labels is proved."""
     if samples.found is None or not samples.proved or samples.pictures:
         return InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))
-    start = time.perf_counter()
     found = _attempted(MATCHING, partial(search_input, subject, share, samples.found, options))
-    if found is None:
-        return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
-    attempts = {**found.attempts, **({MATCHING.id: found.ending} if found.attacked else {})}
-    return replace(found, seconds=time.perf_counter() - start, attempts=attempts)
+    return found or InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
 
 
 def input_of_any_loss(
     subject: Subject, share: GradientShare, options: Options
 ) -> InputFinding | None:
     """Return the inputs that the first layer tells of several samples, whatever the loss."""
-    try:
+
+    def tried() -> InputFinding | None:
         found = recover_trained_batch(subject, share, options.knowledge.of(share))
-    except Exception:  # the model's own code and torch may raise anything
-        return None
-    told = first_inputs(found, options)
-    if told is None:
-        return None
-    return replace(told, attempts={LOCAL_FIRST_LAYER.id: told.ending})
+        return first_inputs(found, options)
+
+    return _attempted(LOCAL_FIRST_LAYER, tried)
 
 
 def not_run(name: str, error: str) -> InputFinding:
@@ -442,14 +439,15 @@ def not_run(name: str, error: str) -> InputFinding:
 
 def _attempted(attack: Attack, run: Callable[[], InputFinding | None]) -> InputFinding | None:
     """Return the outcome of an attack, or in one line why it could not be carried out."""
+    start = time.perf_counter()
     try:
-        return run()
+        found = run()
     except Exception as error:  # the model's own code and torch may raise anything
-        return not_run(attack.name, in_a_line(error))
-
-
-def _promise(found: InputFinding | None) -> tuple[bool, float]:
-    return (False, -math.inf) if found is None else (found.leaked, found.quality)
+        found = not_run(attack.name, in_a_line(error))
+    seconds = time.perf_counter() - start
+    if found is None or not found.attacked:
+        return found and replace(found, seconds=seconds)
+    return replace(found, seconds=seconds, attempts={**found.attempts, attack.id: found.ending})
 
 
 def _better(best: InputFinding, found: InputFinding) -> InputFinding:

@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -134,19 +134,13 @@ def _step_between(
     model: nn.Module, before: Weights | None, after: Weights, lr: float | None
 ) -> tuple[nn.Module, GradientShare]:
     """Return the model at the weights before a step, and the update that the step sent."""
-    old, new = (None if one is None else _content(one) for one in (before, after))
-    if old is None:
-        old = Content(model.state_dict())
-    else:
-        model = copy_weights(deepcopy(model), old.tensors, "before")
-    return model, UpdateReading(lr=lr).between(old, cast(Content, new), model)
-
-
-def _content(weights: Weights) -> Content:
-    """Return the tensors of a ``state_dict``, or those of a file."""
-    return (
-        Content(dict(weights)) if isinstance(weights, Mapping) else tensor_files.load(Path(weights))
+    old, new = (
+        Content(dict(one)) if isinstance(one, Mapping) else tensor_files.load(Path(one))
+        for one in (model.state_dict() if before is None else before, after)
     )
+    if before is not None:
+        model = copy_weights(deepcopy(model), old.tensors, "before")
+    return model, UpdateReading(lr=lr).between(old, new, model)
 
 
 def prepared(subject: Subject, share: GradientShare, options: Options) -> GradientShare:
@@ -244,12 +238,13 @@ def _report(
             samples = read_samples(subject, gradient, composition, options)
             composition = composition.with_labels(samples.proved)
         found = _input(subject, share, followed, composition, samples, options)
-        samples = samples.with_inputs(found)
+        if found.batch:  # what a search found of all of them
+            samples = replace(samples, pictures=found.batch, searched=found)
     else:
         found = trained_input(subject, named.share, options)
     return AuditReport(
         named.name,
-        _with_factors(label, found),
+        replace(label, recovery=_with_factors(recovery, found)),
         FeatureFinding.of(followed),
         found,
         options.knowledge.of(named.share),
@@ -298,13 +293,13 @@ def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[st
     }
 
 
-def _with_factors(label: LabelFinding, found: InputFinding) -> LabelFinding:
+def _with_factors(recovery: Recovery, found: InputFinding) -> Recovery:
     """Return the label whose fit says that tensors have factors of their own, if an input does."""
     if found.factor == 1.0:
-        return label
+        return recovery
     bearing, why = Bearing.CONTRADICTED, Explanation.TENSOR_FACTORS
-    fit = label.recovery.fit.saying(Hypothesis(Topic.SCALE, bearing, why, found.factor))
-    return replace(label, recovery=replace(label.recovery, fit=fit))
+    said = Hypothesis(Topic.SCALE, bearing, why, found.factor)
+    return replace(recovery, fit=recovery.fit.saying(said))
 
 
 def is_one_step(training: LocalTraining | None, recovery: Recovery) -> bool:
@@ -426,41 +421,34 @@ class UpdateReading:
 
     def share(self, held: Content, model: nn.Module) -> GradientShare:
         """Return the update that a file holds, for a model with the weights before the step."""
-        return self._in_precision(self._share(held, model))
-
-    def between(self, before: Content, after: Content, model: nn.Module) -> GradientShare:
-        """Return the update between two checkpoints of a model."""
-        old, new = (own_weights(held.tensors, model) for held in (before, after))
-        return self._in_precision(self._step(old, new))
-
-    def _share(self, held: Content, model: nn.Module) -> GradientShare:
-        if self.kind is None:
-            return GradientShare.of_file(held)
-        if self.kind is UpdateKind.GRADIENT:
+        if self.kind in (None, UpdateKind.GRADIENT):
             share = GradientShare.of_file(held)
-            return replace(share, scale=share.scale or "known")
-        tensors = own_weights(held.tensors, model)
-        start = model.state_dict()
+            stated = share.scale or ("known" if self.kind else None)
+            return self._computed(replace(share, scale=stated))
         if self.kind is UpdateKind.WEIGHTS:
-            share = self._step(start, tensors)
-        elif self.client is None:
+            share = self.between(Content(model.state_dict()), held, model)
+            return replace(share, input_shape=held.input_shape)
+        tensors, start = own_weights(held.tensors, model), model.state_dict()
+        if self.client is None:
             share = GradientShare.from_delta(tensors, lr=self.lr)
         else:  # the weights before tell how a difference was rounded
             ends = {n: start[n].double() + d for n, d in tensors.items() if n in start}
             share = GradientShare.from_update(start, ends, client=self.client)
-        return replace(share, input_shape=held.input_shape)
+        return self._computed(replace(share, input_shape=held.input_shape))
 
-    def _step(self, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> GradientShare:
-        """Return the update between weights before and after a step; raises if they are equal."""
+    def between(self, before: Content, after: Content, model: nn.Module) -> GradientShare:
+        """Return the update between two checkpoints of a model; raises if they are equal."""
+        old, new = (own_weights(held.tensors, model) for held in (before, after))
         share = GradientShare.from_update(old, new, lr=self.lr, client=self.client)
         if not any(share.largest(name) != 0 for name in share):
             raise ShareError(
                 "expected weights after a step, got weights that equal those before it, so there "
                 "is no update to audit; check which file is which"
             )
-        return share
+        return self._computed(share)
 
-    def _in_precision(self, share: GradientShare) -> GradientShare:
+    def _computed(self, share: GradientShare) -> GradientShare:
+        """Return the share with the number format that the client computed in, if it is stated."""
         return share if self.precision is None else replace(share, precision=self.precision)
 
 

@@ -56,6 +56,7 @@ class Searched:
     matched: tuple[Reconstruction, ...] = ()  # from each start, if gradients were matched
     idle: Told | None = None  # why Gauss–Newton does not apply
     failed: Told | None = None  # why it could not be carried out
+    near: bool = False  # whether solving began at the best that was matched
 
     @property
     def settled(self) -> bool:
@@ -69,7 +70,10 @@ class Searched:
         What explains the share with a predicted error is best; otherwise the least misfit is. What
         explains it without one is one of many, of which matching finds a likelier one.
         """
-        told, every = self.solved, list(self.matched)
+        told, every = self.solved, sorted(self.matched, key=lambda one: one.misfit)
+        if told is not None and self.near:  # it continues the best one, and is not another start's
+            every[:1] = [min(told, every[0], key=lambda one: (not one.predicted, one.misfit))]
+            return every
         doubtful = told is not None and told.certificate is not None and told.certificate.explained
         if told is not None and (told.predicted or not (doubtful and every)):
             every.append(told)
@@ -129,7 +133,7 @@ class Search:
             restarts=0 if near else self.restarts, seconds=self._part(SOLVING_PART),
         )  # fmt: skip
         (found,) = matching(subject, [share], [recovery], watch=self.watch)
-        return Searched(replace(found, way=Way.SOLVING))
+        return Searched(replace(found, way=Way.SOLVING), near=near is not None)
 
     def _inapplicable(self, subject: Subject, recovery: Recovery | BatchRecovery) -> Told | None:
         """Return why Gauss–Newton does not apply; None if it does."""

@@ -22,7 +22,7 @@ from softleak.audit.input_attacks import (
     Attack,
 )
 from softleak.audit.leaks import Leak
-from softleak.audit.report import AuditReport, Ending, Method, Outcome
+from softleak.audit.report import AuditReport, Ending, Method, Outcome, named
 from softleak.core.fit import Bearing, Topic
 from softleak.core.results import Status
 from softleak.present.fit import in_a_word
@@ -129,8 +129,9 @@ def _rereading(report: AuditReport) -> Ending:
 
 
 def _local(report: AuditReport) -> Ending:
-    known = report.label.known or report.label.class_index is not None
-    return Outcome.of(known), report.label.recovery.message
+    recovery = report.label.recovery
+    known = named(recovery) or report.label.class_index is not None
+    return Outcome.of(known), recovery.message
 
 
 def _feature(report: AuditReport) -> Ending:

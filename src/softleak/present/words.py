@@ -84,6 +84,19 @@ def known_words(text: Text) -> str:
     return f"{known} of {used} words" if known else f"{len(text.words)} words, no order"
 
 
+def input_in_brief(report: AuditReport) -> str:
+    """Return how good an input that leaked is, for a cell of a table."""
+    if report.input.text is not None:
+        return known_words(report.input.text)
+    told = report.input.psnr_predicted if report.input.leaked else None
+    return "recognisable" if told is None else f"{told:.0f} dB"
+
+
+def classes_in_brief(report: AuditReport) -> str:
+    """Return how many classes are proved, for a cell of a table; a label that is known is one."""
+    return f"{max(len(report.composition.raised), 1)} proved"
+
+
 def leaked_of_texts(texts: Iterable[Text], count: int) -> str:
     """Return what leaked of several texts, for a headline."""
     whose = "its text" if count == 1 else "their text"
@@ -169,7 +182,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
         return f"{VOID}. {contradiction(report)}"
     if report.samples.attacked:
         return samples_words(report.samples)
-    if proved == "UNIQUE" and recovery.label is not None:
+    if recovery.status is Status.UNIQUE:
         return sample_words(recovery, names, remark)
     if proved == "CLASS" and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
@@ -182,17 +195,14 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
             f"is {describe(recovery.label, names)}"
         )
     if proved == "AMBIGUOUS":
-        return f"{_one_of(report, names)}: {recovery.message}"
+        read = reread(report)
+        which = "one of a set of labels" if read is None else (
+            f"{describe(read, names)} in another reading"
+        )  # fmt: skip
+        return f"{which}: {recovery.message}"
     if not report.states[Leak.LABEL].attacked:
         return f"not attacked: {report.why}"
     return f"no label: {report.why}; {FAILED}"
-
-
-def _one_of(report: AuditReport, names: Sequence[str]) -> str:
-    read = reread(report)
-    return (
-        "one of a set of labels" if read is None else f"{describe(read, names)} in another reading"
-    )
 
 
 def in_brief(
@@ -200,7 +210,7 @@ def in_brief(
 ) -> str:
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
-    if report.label.proved == "UNIQUE" and recovery.label is not None:
+    if recovery.status is Status.UNIQUE:
         return worded(recovery, names, say)
     if (read := reread(report)) is not None:
         return f"{say(read, names)}, if {in_a_word(report.fit)}"
@@ -392,7 +402,7 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
 
 def _worth_saying(report: AuditReport) -> list[Leak]:
     """Return what leaked, without what follows from something said already."""
-    known = report.label.known or bool(report.samples.proved)
+    known = report.label.known
     implied = {Leak.CLASS} if known else set()
     only = Leak.CLASS in report.leaks and not report.several
     if only or report.label.class_index is not None or known:

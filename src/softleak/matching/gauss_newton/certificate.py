@@ -614,11 +614,15 @@ class Certifier:
         return False
 
     def _independent_rows(self, z: Tensor) -> int:
-        """Return how many numbers the share holds at most that do not follow from each other."""
+        """Return how many numbers the share holds at most that do not follow from each other.
+
+        A zero is none: it comes from units that are off.
+        """
         counts, head = self.products.independent_rows(z), self.equations.function.model.head
         if head.weight_name in counts:  # the gradient of the head's bias is a factor of it
             counts.pop(head.bias_name, None)
-        return sum(counts.values())
+        parts = self.equations.parted(self.equations.function.rows(z).detach())
+        return sum(min(n, int(parts[name].count_nonzero())) for name, n in counts.items())
 
     def _bend(self, walk: Walk, spread: Spread) -> float:
         """Return how far the equations are from what their normal matrix says, relative to it.

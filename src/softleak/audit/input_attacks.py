@@ -42,7 +42,7 @@ from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
 from softleak.labels.fit import taken_for_noise
 from softleak.labels.otherwise import without_decay
-from softleak.matching.choose import Search, Searched
+from softleak.matching.choose import InputSearch, Searched
 from softleak.matching.reconstruction import Reconstruction
 from softleak.matching.unrolled import UnrolledMatching
 
@@ -154,7 +154,7 @@ def search_input(
 
     None is returned if no time was given, or if nobody knows which input the model takes.
     """
-    found = Search(options.seconds)(subject, share, recovery)
+    found = InputSearch(options.seconds)(subject, share, recovery)
     ending = _ending(found)
     if found.settled and found.solved is not None:
         told = _solution_described(found.solved, recovery, options)

@@ -1,6 +1,6 @@
 """Choose how an input is found: computed, solved for or matched, the surest way first.
 
-An audit and ``reconstruct`` search by the same ``Search``, and so give the same answer.
+An audit and ``reconstruct`` search by the same ``InputSearch``, and so give the same answer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Searched:
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class InputSearch:
     """Solve for the inputs of a share, and match gradients where that proves nothing."""
 
     seconds: float | None = None  # the time limit, after which the best so far is returned
@@ -276,7 +276,7 @@ def reconstruct(
     expect(share, GradientShare, "a GradientShare")
     if settings.keys() <= OF_EVERY_WAY and recovery is not None:
         asked = Matching(**settings)
-        search = Search(asked.seconds, asked.restarts or RESTARTS, asked.memory, watch=watch)
+        search = InputSearch(asked.seconds, asked.restarts or RESTARTS, asked.memory, watch=watch)
         return strongest(subject_of(model, [share], head, input_shape), share, recovery, search)
     settings.setdefault("objective", usual_objective(recovery))
     (found,) = reconstruct_many(
@@ -286,7 +286,7 @@ def reconstruct(
 
 
 def strongest(
-    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, search: Search
+    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, search: InputSearch
 ) -> Reconstruction:
     """Return the input that is computed, or else the best that a search finds, and how it ended."""
     if (found := _computed(subject, share, recovery)) is not None:

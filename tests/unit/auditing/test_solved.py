@@ -16,7 +16,7 @@ from softleak.audit.input_attacks import recover_input
 from softleak.audit.options import Options
 from softleak.audit.report import Method, Outcome
 from softleak.core.subject import Subject
-from softleak.matching.choose import Search
+from softleak.matching.choose import InputSearch
 from softleak.matching.gauss_newton import Certificate
 from softleak.matching.gauss_newton.descent import DampedDescent
 from softleak.present.page import FRAME, curves
@@ -85,7 +85,7 @@ def test_an_image_that_leaves_directions_open_is_kept_with_the_error_it_predicts
     noise = torch.Generator().manual_seed(0)
     share = share.map(lambda _, g: g + 2e-4 * torch.randn(g.shape, generator=noise)).expecting(2e-4)
     recovery = sl.recover_label(model, sl.capture(model, x, y))
-    found = Search()(Subject.of(model, SHAPE), share, recovery)
+    found = InputSearch()(Subject.of(model, SHAPE), share, recovery)
     assert found.settled
     assert not found.matched
     error = float((found.solved.input - x).square().mean().sqrt())
@@ -112,7 +112,7 @@ def test_a_rough_network_is_matched_as_before():
 
 def test_what_solving_does_not_prove_is_matched_and_said(monkeypatch):
     hopeless = sl.matching.GaussNewton(descent=DampedDescent(steps=1))
-    monkeypatch.setattr(solved, "Search", partial(Search, method=hopeless, restarts=0))
+    monkeypatch.setattr(solved, "InputSearch", partial(InputSearch, method=hopeless, restarts=0))
     _, found = attacked(nn.SiLU, 0.5)
     assert found.method == Method.MATCHING
     assert not found.certificate.proved
@@ -132,7 +132,7 @@ def test_the_attempts_say_whether_it_succeeded_does_not_apply_or_could_not_run(m
     def broken(*_: object) -> None:
         raise RuntimeError("no such operator")
 
-    monkeypatch.setattr(Search, "_inapplicable", broken)
+    monkeypatch.setattr(InputSearch, "_inapplicable", broken)
     outcome, why = how_it_ended(attacked(nn.SiLU, 1.0)[1])
     assert outcome is Outcome.NOT_CARRIED_OUT
     assert "no such operator" in str(why)

@@ -175,15 +175,15 @@ _MADE: WeakKeyDictionary[BatchModel, GatedModel] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
-class Doubt:
+class MaskDoubt:
     """What is not known of the masks at an iterate."""
 
     chosen: Tensor  # the units (K,) whose masks are unknowns
     chance: Tensor  # the probability (U,) that each unit is on
 
     @classmethod
-    def of(cls, entered: Tensor, error: Tensor, count: int) -> Doubt:
-        """Doubt those units whose inputs (U,) are smallest in units of their errors (U,).
+    def of(cls, entered: Tensor, error: Tensor, count: int) -> MaskDoubt:
+        """MaskDoubt those units whose inputs (U,) are smallest in units of their errors (U,).
 
         The errors' own size is hardly known: the last unit in doubt counts as two errors from zero.
         """
@@ -254,12 +254,12 @@ class MaskDescent:
             stopping.tell(1, torch.tensor([found[-1][0]]), 1)
         return min(found, key=lambda one: one[0])[1]
 
-    def _doubted(self, gated: GatedFunction, z: Tensor, moved: Tensor, most: int) -> Doubt:
+    def _doubted(self, gated: GatedFunction, z: Tensor, moved: Tensor, most: int) -> MaskDoubt:
         """Return what is doubted in a round, from errors (draws, n) of the unknowns ``z`` (n,)."""
         entered = gated.entered(z)
         off = torch.stack([gated.entered(z + one) - entered for one in moved])
         count = min(gated.units, most + self.least)
-        return Doubt.of(entered, off.square().mean(0).sqrt(), count)
+        return MaskDoubt.of(entered, off.square().mean(0).sqrt(), count)
 
 
 class MaskStep(NamedTuple):
@@ -280,7 +280,7 @@ class MaskRound:
     equations: BatchEquations  # the equations of the share
     metric: Metric  # how long a change of the inputs is
     z: Tensor  # the iterate (n,)
-    doubt: Doubt  # the masks there
+    doubt: MaskDoubt  # the masks there
     weight: Tensor  # the weight (R,) of each row: a layer counts by what is left of it
     matrix: Tensor  # the normal matrix (n + K, n + K), with what is known of masks beforehand
     slopes: Tensor  # ``Jᵀ r`` (n + K, 1 + draws), first of the residuals, then of drawn masks
@@ -289,7 +289,7 @@ class MaskRound:
     @classmethod
     def of(
         cls, model: GatedModel, equations: BatchEquations, metric: Metric, at: Tensor,
-        doubt: Doubt, draws: int, generator: torch.Generator,
+        doubt: MaskDoubt, draws: int, generator: torch.Generator,
     ) -> MaskRound:  # fmt: skip
         """Linearise at unknowns and masks ``at`` (n + U,), the masks being as likely as doubted."""
         gated, products = model.exact, model.products

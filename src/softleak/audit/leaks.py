@@ -136,8 +136,9 @@ Leak.COMPOSITION = register(Leak(
     "composition", "class composition", "which classes are in it", "which classes are in them",
     "classes proved to be among the labels",
     Severity.MEDIUM,
-    lambda report: State.of(  # the only label names a class as well
-        report.knows_label or report.knows_class or bool(report.composition.raised),
+    lambda report: State.of(  # the only label names a class as well, unless it is of numbers
+        (report.knows_label and not report.label.recovery.targets)
+        or report.knows_class or bool(report.composition.raised),
         report.composition.attacked,
     ),
 ))  # fmt: skip

@@ -84,6 +84,11 @@ class LabelFinding:
         return bool(self.samples) or named(self.recovery)
 
     @property
+    def listed(self) -> bool:
+        """Return whether several labels of the sample, or its targets, are named."""
+        return listed(self.recovery)
+
+    @property
     def class_index(self) -> int | None:
         """Return the class that every label of the only sample has on top, if it fits."""
         return class_of(self.recovery)
@@ -109,8 +114,16 @@ def named(recovery: Recovery) -> bool:
     return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
 
 
+def listed(recovery: Recovery) -> bool:
+    """Return whether several labels of one sample, or its targets, are named."""
+    told = named(recovery) or recovery.status is Status.PROBABLE
+    return told and recovery.label is not None and not recovery.loss.balanced
+
+
 def class_of(recovery: Recovery) -> int | None:
     """Return the class every label that fits has on top, or that noise leaves probable."""
+    if not recovery.loss.balanced:
+        return None  # of several labels, or of targets, the largest is no class
     if recovery.readings:
         labels = [one.label for one in recovery.readings]
         labels += [one.label for one in recovery.solutions]
@@ -503,12 +516,14 @@ class AuditReport(ShortRepr):
 
         A label of two equal halves is known and has no class; one of two readings has one.
         """
+        if self.label.recovery.targets:
+            return False
         if self.label.class_index is not None or self.label.recovery.readings:
             return True
         one = len(self.composition.raised) == 1 == len(self.composition.present)
         alone = one and (not self.several or self._counted)
         if alone or not isinstance(self.label.recovery.loss, CrossEntropy):
-            return alone or self.label.known
+            return alone or self.label.known or self.label.listed
         return any(one.class_index is not None for one in self.samples.proved)
 
     @property

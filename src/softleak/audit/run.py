@@ -389,7 +389,7 @@ def _composition(
     Classes that are present are proved for any steps of SGD; counts need the scale of one. Parts of
     the classes are estimated where local training can be simulated.
     """
-    if recovery.status is Status.UNIQUE:
+    if recovery.status is Status.UNIQUE or recovery.targets:
         return UNREAD
     training, samples = share.made_by, options.knowledge.samples
     one = training is None or (training.single_steps == 1 and training.epochs is None)

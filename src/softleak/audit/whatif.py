@@ -32,6 +32,7 @@ from softleak.audit.report import (
     AuditReport,
     InputFinding,
     class_of,
+    listed,
     proved_of,
 )
 from softleak.audit.run import NamedShare
@@ -243,9 +244,11 @@ class Trial:
 
     @property
     def guessed(self) -> bool:
-        """Whether the attack names the right class, sure or not."""
+        """Whether the attack names the right class, sure or not; several labels have none."""
         index, label = self.recovery.class_index, self.target.label
-        return label is not None and index is not None and index == int(label.argmax())
+        if label is None or index is None or not self.recovery.loss.balanced:
+            return False
+        return index == int(label.argmax())
 
     @property
     def likely(self) -> bool:
@@ -290,7 +293,8 @@ class Trial:
         if leak is Leak.CLASS:
             own = int(label.argmax())
             return self.claimed == own or self.likely or own in self.left
-        return self.claimed is not None and label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
+        claims = class_of(self.recovery) is not None or listed(self.recovery)
+        return claims and label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
 
     def finds(self, leak: Leak) -> bool:
         """Return whether an attack on an update of several samples proves a label, rightly."""

@@ -17,8 +17,8 @@ from softleak.core.loss import CROSS_ENTROPY, BinaryCrossEntropy, CrossEntropy, 
 from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.binary import recover_binary
-from softleak.labels.composition import BatchReader, entry_error, never_negative
+from softleak.labels.binary import tags_of_head
+from softleak.labels.composition import BatchReader, entry_error
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
@@ -174,10 +174,8 @@ def _binary(
     compressed = answer.fit[Topic.COMPRESSION].bearing is Bearing.CONTRADICTED
     if not product or compressed or loss.bearing is not Bearing.CONTRADICTED:
         return None
-    family = knowledge.family if isinstance(knowledge.family, Binary) else None
-    positive = subject.once(never_negative)
     for one in (BinaryCrossEntropy(), BinaryCrossEntropy(reduction="sum")):
-        found = recover_binary(subject.head, factors, family, one, positive)
+        found = tags_of_head(subject, knowledge, share, one)
         if found.label is not None and found.complete:
             bce = Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.BCE, loss.number)
             return replace(found, fit=answer.fit.saying(bce))
@@ -253,7 +251,7 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     """Return what the numbers of a gradient say of every assumption."""
     head = subject.head
     G = share[head.weight_name].to(head.W.device).double()
-    compression = _compression(share, G)
+    compression = compression_of(share, G)
     if compression.bearing is Bearing.CONTRADICTED:
         return Examined(Fit.of([compression]))
     factors = factor(head, [share])
@@ -458,7 +456,7 @@ def _swapped(seen: Residual, knowledge: Knowledge, share: GradientShare) -> Loss
     return next((one for one in simple_readings(before) if one.factor < 0), None)
 
 
-def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
+def compression_of(share: GradientShare, G: Tensor) -> Hypothesis:
     """Return whether entries were removed, or rounded to a grid, or left as signs."""
     if is_sign_pattern(G):
         return _contradiction(Topic.COMPRESSION, Explanation.SIGNS)

@@ -311,7 +311,7 @@ def cluster(
                 yield piece, ray.get(ended)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from error  # what the piece itself raised
-            except ray.exceptions.WorkerCrashedError:
+            except ray.exceptions.RayError:  # its workers died, or the machines they were on
                 yield piece, None
     finally:
         if begun:

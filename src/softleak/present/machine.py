@@ -142,6 +142,7 @@ def _label(finding: LabelFinding) -> dict[str, Any]:
         **_fields(finding, "class_index", "seconds"),
         **_fields(recovery, "status", *told),
         **({} if recovery.loss.balanced else loss),
+        **({} if recovery.presence is None else _fields(recovery, "presence")),
         "family": repr(recovery.family) if recovery.family else None,
         "solutions": [_fields(c, "scalar", "low", "high", "label") for c in recovery.solutions],
         "evidence": [asdict(piece) for piece in recovery.evidence],

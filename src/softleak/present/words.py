@@ -93,8 +93,14 @@ def input_in_brief(report: AuditReport) -> str:
 
 
 def classes_in_brief(report: AuditReport) -> str:
-    """Return how many classes are proved, for a cell of a table; a label that is known is one."""
-    return f"{max(len(report.composition.raised), 1)} proved"
+    """Return how many classes are proved, for a cell of a table; a label that is known is one.
+
+    Of several labels it is those that a sample has.
+    """
+    recovery, own = report.label.recovery, 1
+    if recovery.tags and recovery.label is not None:
+        own = int((recovery.label > 0.5).sum())
+    return f"{max(len(report.composition.raised), own)} proved"
 
 
 def leaked_of_texts(texts: Iterable[Text], count: int) -> str:
@@ -163,7 +169,7 @@ def worded(one: Recovery, names: Sequence[str], say: Callable[[Tensor, Sequence[
     if one.label is None:
         return ""
     if one.tags:
-        return tags_in_words(one.label, names)
+        return tags_in_words(one.label, names, one.presence)
     return say(one.label, names) if one.loss.balanced else one.in_words
 
 
@@ -182,7 +188,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
         return f"{VOID}. {contradiction(report)}"
     if report.samples.attacked:
         return samples_words(report.samples)
-    if recovery.status is Status.UNIQUE:
+    if recovery.status is Status.UNIQUE or report.label.listed:
         return sample_words(recovery, names, remark)
     if proved == "CLASS" and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
@@ -210,7 +216,7 @@ def in_brief(
 ) -> str:
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
-    if recovery.status is Status.UNIQUE:
+    if recovery.status is Status.UNIQUE or report.label.listed:
         return worded(recovery, names, say)
     if (read := reread(report)) is not None:
         return f"{say(read, names)}, if {in_a_word(report.fit)}"

@@ -28,7 +28,7 @@ from softleak.audit.report import (
 from softleak.batches.sparse.attacks import recover_trained_batch
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
-from softleak.core.fit import Bearing, Topic
+from softleak.core.fit import Bearing, Explanation, Topic
 from softleak.core.input_spec import InputSpec, Normalisation, normalisation_of
 from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
@@ -36,7 +36,7 @@ from softleak.core.subject import Subject
 from softleak.inversion.chain import chain_of
 from softleak.inversion.invert import walk_back
 from softleak.inversion.patches import invert_patches, patch_plan
-from softleak.inversion.quotient import divided
+from softleak.inversion.quotient import divided, without_factor
 from softleak.inversion.results import SUFFICIENT_PSNR, Inversion, NoWay, Text
 from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
@@ -73,6 +73,8 @@ def invert_embedded(
     """Compute the input from the gradients of embeddings; None if the model has none for it."""
     sent, share = share, share.expecting(taken_for_noise(subject, share, recovery))
     if isinstance(subject.input_shape, InputSpec):
+        if recovery.fit.explanations & {Explanation.SIGNS, Explanation.ADAPTIVE}:
+            return text_finding(read_bag(subject, sent, "signs are left, and not sizes"))
         text = read_text(subject, share, recovery)
         told = text_finding(text)
         several = recovery.status in (Status.NOT_SINGLE, Status.OWN_LABEL)
@@ -85,7 +87,15 @@ def invert_embedded(
     if isinstance(plan, NoWay) or not {plan.weight, plan.positions} <= share.keys():
         return None
     found = invert_patches(plan, share)
-    return _computed(Method.EMBEDDING, found, found.message, options)
+    confirmed = without_factor(subject, share, recovery, found.input, found.error)
+    if confirmed is not None:
+        x, error, value = confirmed
+        found = replace(found, input=x, error=error)
+        return replace(_computed(Method.EMBEDDING, found, found.message, options), factor=value)
+    made = _computed(Method.EMBEDDING, found, found.message, options)
+    good = made.leaked  # but for a factor of the positions' gradient beside that of the patches
+    reason = because(Why.TO_A_FACTOR, message=found.message) if good else made.reason
+    return replace(made, psnr_predicted=None, reason=reason, up_to_factor=good)
 
 
 def embeddings(subject: Subject) -> tuple[str, ...]:
@@ -114,6 +124,8 @@ def invert_input(
     if isinstance(chain, NoWay):
         return InputFinding(Method.NONE, chain.reason)
     found = walk_back(subject.model, share, recovery, chain=chain)
+    if recovery.fit[Topic.STEPS].bearing is Bearing.CONTRADICTED:
+        found = replace(found, borne_out=False)
     agreed = Why.UNDETERMINED if found.borne_out else Why.NOT_BORNE_OUT
     said = because(Why.DETERMINED if found.determined else agreed)
     return _computed(Method.INVERSION, found, said, options)

@@ -21,7 +21,8 @@ from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
 from softleak.bounds.hidden import Hiding
 from softleak.core.errors import LeakFound
-from softleak.core.fit import Explanation, Fit, Topic
+from softleak.core.families import KNOWN_FAMILIES
+from softleak.core.fit import Bearing, Explanation, Fit, Topic
 from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import CrossEntropy
@@ -58,6 +59,12 @@ LEAK_DOUBTFUL = 18.0
 LEAK_UNEXPLAINED = -100.0  # dB: what an image is worth that does not explain the share
 LEAK_LABEL_ERROR = 0.1  # L1: a label whose error is bounded by this is known, if not exactly
 LEAK_MISFIT = 0.2  # what a matched image may leave of the share, relative to its size
+
+
+# What explains an update so that the length of a feature rests on more than the gradients.
+OF_ANY_LENGTH = frozenset(
+    {Explanation.ANY_TEMPERATURE, Explanation.TEMPERATURE, Explanation.TENSOR_FACTORS}
+)
 
 
 # How much of a label is proved, in the words of ``audit.json``: AMBIGUOUS is a set of labels, CLASS
@@ -151,7 +158,7 @@ class FeatureFinding:
     entries: int
     error: float
     proved: bool
-    up_to_length: bool = False  # whether a loss with a temperature would give it another length
+    up_to_length: bool = False  # whether a temperature, or factors of tensors, give another length
 
     @classmethod
     def of(cls, recovery: Recovery) -> FeatureFinding:
@@ -165,7 +172,7 @@ class FeatureFinding:
         one = recovery.complete and len(recovery.solutions) == 1
         proved = sure or one or _decided(recovery)
         error = recovery.feature_error
-        free = recovery.fit[Topic.LOSS].explanation is Explanation.ANY_TEMPERATURE
+        free = bool(recovery.fit.explanations & OF_ANY_LENGTH)
         return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR, free)
 
 
@@ -451,6 +458,7 @@ class AuditReport(ShortRepr):
     notes: tuple[str, ...] = ()  # what the share looks like, where that explains the verdict
     tokens: TokenNames = NO_NAMES  # the words behind the ids of a text
     samples: SamplesFinding = NO_SAMPLES  # of an update of several
+    or_mean: bool = False  # whether several samples of one class would have passed for one
 
     def __post_init__(self) -> None:
         label = replace(self.label, samples=self.samples.proved)  # whoever proved them
@@ -493,6 +501,16 @@ class AuditReport(ShortRepr):
     def fit(self) -> Fit:
         """Return what the numbers of the update say of everything that is assumed of it."""
         return self.label.recovery.fit
+
+    @property
+    def of_open_loss(self) -> bool:
+        """Return whether a label of no simple kind is the right one under one loss alone."""
+        recovery = self.label.recovery
+        simple = (
+            recovery.family in KNOWN_FAMILIES
+            or recovery.fit[Topic.LOSS].bearing is not Bearing.OPEN
+        )
+        return recovery.status is Status.UNIQUE and not simple and self.knowledge.loss is None
 
     @property
     def refuted(self) -> bool:

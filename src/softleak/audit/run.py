@@ -28,6 +28,7 @@ from softleak.audit.input_attacks import (
 from softleak.audit.metrics import Truth
 from softleak.audit.options import Options
 from softleak.audit.report import (
+    LEAK_FEATURE_ERROR,
     NO_SAMPLES,
     UNREAD,
     AuditReport,
@@ -50,13 +51,14 @@ from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import factor, head_gradients
 from softleak.core.families import Family, SmoothedMixed
 from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
-from softleak.core.head import Head
+from softleak.core.head import Head, with_precision
 from softleak.core.input_spec import InputSpec, Layout, entries
 from softleak.core.loss import CrossEntropy, Loss, stated_loss
 from softleak.core.results import Reading, Recovery, Status, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision, UpdateKind
+from softleak.inversion.quotient import divided_feature, hides_several
 from softleak.io.formats import Content, fingerprint
 from softleak.io.untrusted import shown
 from softleak.io.weights import aligned, copy_weights, own_weights
@@ -161,8 +163,15 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
             "cross-entropy gives; the file is damaged, or not of gradients"
         )
     _check_not_weights(subject, share)
+    share = with_precision(_moved(subject, share), subject.head)
     noise = options.knowledge.noise
     return share.expecting(noise) if noise and not noise_is_absent(share, noise) else share
+
+
+def _moved(subject: Subject, share: GradientShare) -> GradientShare:
+    """Return the share without layers of zeros: frozen ones say nothing, as they were not sent."""
+    head = {subject.head.weight_name, subject.head.bias_name}
+    return share.without(*(n for n in share if n not in head and share.largest(n) == 0))
 
 
 def _check_input_shape(subject: Subject, share: GradientShare) -> None:
@@ -242,10 +251,18 @@ def _report(
             samples = replace(samples, pictures=found.batch, searched=found)
     else:
         found = trained_input(subject, named.share, options)
+    own, feature = _with_factors(recovery, found), FeatureFinding.of(followed)
+    mean = False
+    if one_step and labelled and not mixes(recovery, composition):
+        if not feature.proved:
+            own, feature = _with_feature(subject, gradient, own, feature)
+        whole = found.leaked and found.method.exact and found.text is None
+        mean = (feature.proved or whole) and options.knowledge.samples != 1
+        mean = mean and _may_be_mean(subject, gradient, followed, own)
     return AuditReport(
         named.name,
-        replace(label, recovery=_with_factors(recovery, found)),
-        FeatureFinding.of(followed),
+        replace(label, recovery=own),
+        feature,
         found,
         options.knowledge.of(named.share),
         scalar_view(subject.head, gradient, recovery) if options.views and one_step else None,
@@ -255,7 +272,25 @@ def _report(
         tuple(h.sentence for h in recovery.fit.hypotheses if h.explanation in NOTED),
         options.tokens,
         samples,
+        mean,
     )
+
+
+def _with_feature(
+    subject: Subject, share: GradientShare, recovery: Recovery, feature: FeatureFinding
+) -> tuple[Recovery, FeatureFinding]:
+    """Return the feature that one division at the head gives, whatever the loss and the weights."""
+    found = divided_feature(subject, share.expecting(recovery.noise), recovery)
+    if found is None or not found[1] <= LEAK_FEATURE_ERROR:
+        return recovery, feature
+    known = replace(recovery, feature=found[0], feature_error=found[1])
+    return known, FeatureFinding(found[0].numel(), found[1], proved=True, up_to_length=True)
+
+
+def _may_be_mean(subject: Subject, share: GradientShare, *recoveries: Recovery) -> bool:
+    """Return whether what was found of one sample may be the mean of several of one class."""
+    feature = next((one.feature for one in recoveries if one.feature is not None), None)
+    return feature is None or hides_several(subject, share, feature)
 
 
 POINTS = 600  # an even number, so that zero is none of them

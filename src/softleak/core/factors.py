@@ -65,10 +65,14 @@ class Factors:
         return self.sigma == 0
 
     @property
+    def slack(self) -> Tensor:
+        """Return the residual (N,) up to which rounding explains all that is not rank one."""
+        return roundings(SECOND_VALUE, self.relative) + self.explained
+
+    @property
     def rank_one(self) -> Tensor:
         """Return whether rounding explains all that is not rank one."""
-        allowed = max(min(SECOND_VALUE * self.relative, COARSEST), FEWEST_ROUNDINGS * self.relative)
-        return torch.le(self.residual, allowed + self.explained)
+        return torch.le(self.residual, self.slack)
 
     @property
     def level(self) -> Tensor:
@@ -85,6 +89,11 @@ class Factors:
         entries = self.u.shape[-1] ** 0.5
         left: float = SECOND_VALUE * entries * (self.relative + known * abs(t))
         return off * abs(t) <= left
+
+
+def roundings(count: float, relative: float) -> float:
+    """Return what roundings leave of a product: of coarse ones, more would hide a sample."""
+    return max(min(count * relative, COARSEST), FEWEST_ROUNDINGS * relative)
 
 
 def head_gradients(head: Head, shares: Sequence[GradientShare]) -> list[Tensor]:

@@ -51,6 +51,7 @@ class Why(Enum):
     NO_FINITE_SOLUTION = auto()
     DIVIDED = auto()  # layer
     DIVIDED_TO_A_FACTOR = auto()  # layer
+    TO_A_FACTOR = auto()  # message
     DETERMINED = auto()
     NOT_BORNE_OUT = auto()
     UNDETERMINED = auto()

@@ -46,7 +46,7 @@ COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree 
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 # Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
 # what decay alone moves, and the kurtosis half-way from even sizes (1.8) to those of noise (3).
-FEWEST_MOVED, ALIKE, BARELY, LIGHT = 8, 2.0, 0.01, 2.4
+FEWEST_MOVED, ALIKE, BARELY, LIGHT = 64, 2.0, 0.01, 2.4
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
 # The fit of a label of a simple kind, which chance alone would not leave.
 BORNE_OUT = Fit.of([Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)], Bearing.HOLDS)
@@ -81,7 +81,11 @@ def fitted(
         if _of_any_temperature(subject, knowledge, answer):
             fit = fit.saying(Hypothesis(Topic.LOSS, Bearing.OPEN, Explanation.ANY_TEMPERATURE))
         return replace(answer, fit=beside_statements(fit, knowledge, share))
-    if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
+    if answer.status is Status.ZERO_GRADIENT:
+        frozen = Fit.of([_contradiction(Topic.STEPS, Explanation.FROZEN)])
+        moved = any(share.largest(name) for name in share)
+        return replace(answer, fit=frozen) if moved else answer
+    if head.weight_name not in share:
         return answer
     found = examine(subject, share, knowledge)
     answer = replace(answer, fit=beside_statements(found.fit, knowledge, share))
@@ -89,7 +93,8 @@ def fitted(
         return read_as(answer, found.reading, found.seen, share, found.pieces)
     if answer.status is Status.UNIQUE:
         return _doubted(answer, found)
-    several = _binary(subject, knowledge, share, answer)
+    # Where something tells the size of the residual, several labels were read from it already.
+    several = None if found.seen is not None else _binary(subject, knowledge, share, answer)
     if several is not None:
         return several
     return _contradicted(answer, found, subject, share)
@@ -190,7 +195,7 @@ def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
         return False
     delta = share[name].double()
     error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
-    raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
+    raised, lowered = tuple((delta < -error).nonzero()[:, 0].tolist()), int((delta > error).sum())
     return subject.once(BatchReader.of).is_lopsided(share, raised, lowered)
 
 
@@ -426,9 +431,9 @@ def _of_steps(share: GradientShare) -> Hypothesis | None:
 
 def _of_noise(G: Tensor, sums: float, off: float) -> Hypothesis:
     """Return whether what stands beside the samples is noise: as large in the sums as elsewhere."""
-    noise = Spectrum.of(G).noise
-    if sums <= UNEVEN * noise * G.numel() ** 0.5:
-        return Hypothesis(Topic.NOISE, Bearing.HOLDS, Explanation.MEASURED, noise)
+    spectrum = Spectrum.of(G)
+    if spectrum.even and sums <= UNEVEN * spectrum.noise * G.numel() ** 0.5:
+        return Hypothesis(Topic.NOISE, Bearing.HOLDS, Explanation.MEASURED, spectrum.noise)
     return _contradiction(Topic.STEPS, Explanation.OTHER_STEPS, off)
 
 

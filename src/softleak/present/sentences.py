@@ -112,6 +112,7 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     "the input up to a factor; the model does not confirm it, at these weights or in this mode",
     Why.NOT_BORNE_OUT: "the equations of every layer determined an input, but the model does not "
     "make of it what the update shows",
+    Why.TO_A_FACTOR: "{message}, but for one factor that the forward pass does not tell",
     Why.DETERMINED: "every layer's equations determined its input, and agree",
     Why.UNDETERMINED: "some layer's equations do not determine its input, or contradict each other",
     Why.MATCHED: _matched,

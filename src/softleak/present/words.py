@@ -238,8 +238,7 @@ def feature_words(report: AuditReport) -> str:
         return features_words(report.samples)
     if report.feature.proved:
         error = written(report.feature.error)
-        free = report.feature.up_to_length
-        rest = " if the loss has no temperature, else up to one factor" if free else ""
+        rest = UP_TO_LENGTH if report.feature.up_to_length else ""
         return f"all {report.feature.entries} entries, to a relative error of {error}{rest}"
     if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
         return "not attacked: the update mixes several samples or steps"
@@ -334,13 +333,18 @@ def _counted(counts: Counts, present: Sequence[int], names: Sequence[str]) -> st
     )
 
 
+UP_TO_LENGTH = " if the loss has no temperature and tensors have one factor, else up to one factor"
+MEAN = "If it is of several samples of one class, what was found are their means."
+
+
 def headline(report: AuditReport) -> str:
     """Return the verdict of one share in one or two sentences."""
     worth = _worth_saying(report)
     texts = report.input.text is not None
     apart = [
         leak for leak in worth
-        if report.samples.size and leak.of_samples and not (texts and leak is Leak.INPUT)
+        if leak.of_samples and leak.of_samples(report.samples)
+        and not (texts and leak is Leak.INPUT)
     ]  # fmt: skip
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]
@@ -359,7 +363,7 @@ def headline(report: AuditReport) -> str:
     untried = listed(_in_state(report, State.NOT_ATTACKED))
     against = [contradiction(report), f"So nothing is known of the {void}." if void else ""]
     grey = f"Not attacked: {untried}." if untried else ""
-    return " ".join(filter(None, [*against, said, grey]))
+    return " ".join(filter(None, [*against, said, MEAN * report.or_mean, grey]))
 
 
 def states_in_brief(report: AuditReport) -> str:
@@ -400,7 +404,10 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
     if leak is Leak.LABEL and recovery.tags and recovery.label is not None:
         return f"which of {len(recovery.label)} labels it has"
     if leak is not Leak.LABEL or report.label.proved == "UNIQUE":
-        return leak.its
+        plain = " if the loss is a plain cross-entropy" if report.of_open_loss else ""
+        return leak.its + plain * (leak is Leak.LABEL)
+    if report.several:  # all of them are known by the counts
+        return "how many samples of each class are in it"
     if recovery.readings:
         return "its label if the update is read as it is said below"
     return f"its label to within {written(recovery.error)} (L1)"

@@ -14,6 +14,7 @@ import torch
 from softleak.core.client import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.factors import FEWEST_ROUNDINGS, factor
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
+from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import UNKNOWN, GradientShare, LocalTraining, alike
@@ -94,8 +95,18 @@ def recover_trained(
             open_ = [i for i in open_ if found[i].label is None]
         rest = [shares[i] for i in open_]
         named = would_fit(subject, known, rest, recipe, plain) if rest else []
-        found |= {i: with_note(found[i], words) for i, words in zip(open_, named, strict=True)}
+        found |= {
+            i: _refuted(with_note(found[i], words)) for i, words in zip(open_, named, strict=True)
+        }
     return [found[i] for i in range(len(shares))]
+
+
+def _refuted(answer: Recovery) -> Recovery:
+    """Return an answer that says, if no label is one, that the client was not as it was stated."""
+    if answer.status is not Status.NO_SOLUTION or answer.label is not None:
+        return answer
+    other = Hypothesis(Topic.STEPS, Bearing.CONTRADICTED, Explanation.OTHER_CLIENT)
+    return replace(answer, fit=answer.fit.saying(other))
 
 
 def attempt(

@@ -57,7 +57,6 @@ LARGE = (
     "MLP-Mixer",
     "LeNet, sigmoid",
 )
-SWITCHING = ("ResNet-8, ReLU", "ResNet-8, GroupNorm, ReLU", "CNN, max-pooling, ReLU")
 HUGE = ("wide LeNet, sigmoid", "wide residual 6, no BatchNorm, SiLU", "MLP-Mixer")
 
 
@@ -121,9 +120,6 @@ def cells() -> Iterator[NewtonCell]:
     yield from (NewtonCell(kind, 32, start=20.0) for kind in LARGE)
     yield from (NewtonCell(kind, 32) for kind in LARGE)
     yield from (NewtonCell(kind, 16, chosen=True) for kind in ALONE[:10])
-    for size in (8, 16):
-        yield from (NewtonCell(kind, size, start=20.0) for kind in SWITCHING)
-        yield from (NewtonCell(kind, size, chosen=True) for kind in SWITCHING)
     yield from (NewtonCell(kind, 64, start=20.0) for kind in HUGE)
     yield from (NewtonCell(kind, 64) for kind in HUGE)
 

@@ -73,10 +73,6 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "tanh": lambda: SmallResidual(nn.Tanh),
     "circular padding": lambda: SmallResidual(nn.SiLU, "circular"),
     "ReLU": lambda: SmallResidual(nn.ReLU),
-    "leaky ReLU, pooled": lambda: SmallResidual(
-        lambda: nn.Sequential(nn.LeakyReLU(0.1), nn.MaxPool2d(3, 1, 1)), pooled=False
-    ),
-    "ReLU, circular padding": lambda: SmallResidual(nn.ReLU, "circular"),
     "blurred": blurred,
     "perceptron": lambda: SmallPerceptron(72),
 }

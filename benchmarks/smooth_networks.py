@@ -1,4 +1,4 @@
-"""Small networks for images: residual, ConvNeXt-like, MLP-Mixer, Swin-like, LeNet, with ReLUs."""
+"""Small smooth networks for images: residual, ConvNeXt-like, MLP-Mixer, Swin-like, LeNet."""
 
 from __future__ import annotations
 
@@ -257,27 +257,6 @@ def wide_lenet(size: int, width: int = 32) -> nn.Module:
     return model
 
 
-def with_group_norm(model: nn.Module, groups: int = 4) -> nn.Module:
-    """Return a network with GroupNorm in the place of BatchNorm."""
-    for name, child in model.named_children():
-        if isinstance(child, nn.BatchNorm2d):
-            setattr(model, name, nn.GroupNorm(groups, child.num_features))
-        else:
-            with_group_norm(child, groups)
-    return model
-
-
-def pooled_cnn(size: int, width: int = 16) -> nn.Module:
-    """Return three convolutions with ReLUs, max-pooling after two of them, and a head."""
-    layers: list[nn.Module] = []
-    last = 3
-    for times in (1, 2):
-        layers += [nn.Conv2d(last, times * width, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2)]
-        last = times * width
-    layers += [nn.Conv2d(last, 4 * width, 3, 1, 1), nn.ReLU(), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(4 * width * (size // 4) ** 2, CLASSES))
-
-
 SIX = ((1, 1), (2, 2), (4, 2))  # blocks by width and stride: seven convolutions
 TWELVE = ((1, 1), (1, 1), (2, 2), (2, 1), (4, 2))  # eleven convolutions and a head
 PLAIN_SIX = ((1, 1), (2, 2))  # five convolutions on the way and a head
@@ -304,9 +283,6 @@ KINDS: dict[str, Callable[[int], nn.Module]] = {
         nn.SiLU, PLAIN_SIX, size, width=24
     ),
     "residual 8, ReLU": lambda size: ResidualNet(nn.ReLU, SIX),
-    "ResNet-8, ReLU": lambda size: ResidualNet(nn.ReLU, SIX, 16),
-    "ResNet-8, GroupNorm, ReLU": lambda size: with_group_norm(ResidualNet(nn.ReLU, SIX, 16)),
-    "CNN, max-pooling, ReLU": lambda size: pooled_cnn(size),
 }
 
 

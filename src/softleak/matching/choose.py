@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
@@ -56,7 +56,6 @@ class Searched:
     matched: tuple[Reconstruction, ...] = ()  # from each start, if gradients were matched
     idle: Told | None = None  # why Gauss–Newton does not apply
     failed: Told | None = None  # why it could not be carried out
-    near: bool = False  # whether solving began at the best that was matched
 
     @property
     def settled(self) -> bool:
@@ -71,9 +70,6 @@ class Searched:
         explains it without one is one of many, of which matching finds a likelier one.
         """
         told, every = self.solved, sorted(self.matched, key=lambda one: one.misfit)
-        if told is not None and self.near:  # it continues the best one, and is not another start's
-            every[:1] = [min(told, every[0], key=lambda one: (not one.predicted, one.misfit))]
-            return every
         doubtful = told is not None and told.certificate is not None and told.certificate.explained
         if told is not None and (told.predicted or not (doubtful and every)):
             every.append(told)
@@ -93,47 +89,32 @@ class InputSearch:
     def __call__(
         self, subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery
     ) -> Searched:
-        """Return what each way finds; matching is not tried if solving settles it.
-
-        Where units switch, solving begins at what matching found.
-        """
+        """Return what each way finds; matching is not tried if solving settles it."""
         began, shape = time.perf_counter(), subject.said_shape or share.input_shape
         subject = replace(subject, said_shape=shape or subject.input_shape)
-        matched: tuple[Reconstruction, ...] = ()
         try:
-            if idle := self._inapplicable(subject, recovery):
-                found = Searched(idle=idle)
-            elif self.method.switches(subject, subject.expected_tensor_shape):
-                matched = self.matched(subject, share, recovery, self._part(1 - SOLVING_PART))
-                found = self._solved(subject, share, recovery, matched)
-            else:
-                found = self._solved(subject, share, recovery, ())
+            idle = self._inapplicable(subject, recovery)
+            found = Searched(idle=idle) if idle else self._solved(subject, share, recovery)
         except Exception as error:  # the model's own code and torch may raise anything
             found = Searched(failed=because(Why.NOT_RUN, name="it", error=in_a_line(error)))
-        if found.settled or matched or subject.said_shape is None or self.seconds == 0:
-            return replace(found, matched=matched)
+        if found.settled or subject.said_shape is None or self.seconds == 0:
+            return found
         left = None
         if self.seconds is not None:
             spent = time.perf_counter() - began
             left = max(self.seconds - spent, (1 - SOLVING_PART) * self.seconds)
         return replace(found, matched=self.matched(subject, share, recovery, left))
 
-    def _part(self, part: float) -> float | None:
-        return None if self.seconds is None else part * self.seconds
-
     def _solved(
-        self, subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery,
-        matched: Sequence[Reconstruction],
-    ) -> Searched:  # fmt: skip
-        """Return what Gauss–Newton finds, from the best image that was matched if there is one."""
-        best = min(matched, key=lambda one: one.misfit, default=None)
-        near = None if best is None or best.input is None else Image(best.input.detach())
+        self, subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery
+    ) -> Searched:
+        """Return what Gauss–Newton finds."""
         matching = Matching(
-            optimiser=replace(self.method, memory=self.memory), start=near or Noise(),
-            restarts=0 if near else self.restarts, seconds=self._part(SOLVING_PART),
+            optimiser=replace(self.method, memory=self.memory), restarts=self.restarts,
+            seconds=None if self.seconds is None else SOLVING_PART * self.seconds,
         )  # fmt: skip
         (found,) = matching(subject, [share], [recovery], watch=self.watch)
-        return Searched(replace(found, way=Way.SOLVING), near=near is not None)
+        return Searched(replace(found, way=Way.SOLVING))
 
     def _inapplicable(self, subject: Subject, recovery: Recovery | BatchRecovery) -> Told | None:
         """Return why Gauss–Newton does not apply; None if it does."""
@@ -177,7 +158,7 @@ class InputSearch:
 RECOGNISABLE = 20.0  # dB: a computed input predicted to be as good as this needs no search
 
 
-def computed(
+def _computed(
     subject: Subject, share: GradientShare, recovery: Recovery
 ) -> Iterator[tuple[Way, Tensor, Tensor]]:
     """Yield the inputs that need no search, each with the standard error of its entries."""
@@ -185,43 +166,39 @@ def computed(
     trained = recovery.fit[Topic.MODE].bearing is Bearing.CONTRADICTED
     if quotient is not None and quotient.verified and not trained:
         yield Way.DIVISION, quotient.input, quotient.error
-    plan = subject.once(patch_plan)
+    plan, chain = subject.once(patch_plan), subject.once(chain_of)
     if not isinstance(plan, NoWay) and {plan.weight, plan.positions} <= share.keys():
         found = invert_patches(plan, share)
         yield Way.PATCHES, found.input, found.error
-    chain = subject.once(chain_of)
     if not isinstance(chain, NoWay) and recovery.feature is not None:
         found = walk_back(subject.model, share, recovery, chain=chain)
         if found.determined:
             yield Way.WALK, found.input, found.error
 
 
-def _computed(
+def _worth(found: tuple[Way, Tensor, Tensor]) -> float:
+    """Return the PSNR in dB that errors predict, with the input's own range as the peak."""
+    wide = (found[1].max() - found[1].min()).double().clamp_min(1e-12)
+    told = psnr_of(found[2].double(), 1 / wide)
+    return told if math.isfinite(told) else -math.inf
+
+
+def computed(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery
 ) -> Reconstruction | None:
     """Return the best input that needs no search, if it is predicted to be recognisable."""
     if not isinstance(recovery, Recovery) or recovery.label is None:
         return None
-    ways: Sequence[tuple[Way, Tensor, Tensor]] = []
     try:
-        ways = list(computed(subject, share, recovery))
+        best = max(_computed(subject, share, recovery), key=_worth, default=None)
     except Exception:  # the model's own code and torch may raise anything
         return None
-
-    def worth(found: tuple[Way, Tensor, Tensor]) -> float:
-        wide = (found[1].max() - found[1].min()).double().clamp_min(1e-12)
-        told = psnr_of(found[2].double(), 1 / wide)
-        return told if math.isfinite(told) else -math.inf
-
-    if not ways or worth(best := max(ways, key=worth)) < RECOGNISABLE:
+    if best is None or _worth(best) < RECOGNISABLE:
         return None
     way, x, error = best
-    like = next(iter(subject.parameters.values()))
-    start = Image(x.detach().to(like))
+    start = Image(x.detach().to(next(iter(subject.parameters.values()))))
     (found,) = Matching(start=start, optimiser=Adam(steps=1))(subject, [share], [recovery])
-    if found.input is None:
-        return None
-    return replace(found, input=x, error=error, way=way)
+    return None if found.input is None else replace(found, input=x, error=error, way=way)
 
 
 OF_EVERY_WAY = frozenset(("seconds", "restarts", "memory"))  # settings that leave the way open
@@ -289,7 +266,7 @@ def strongest(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, search: InputSearch
 ) -> Reconstruction:
     """Return the input that is computed, or else the best that a search finds, and how it ended."""
-    if (found := _computed(subject, share, recovery)) is not None:
+    if (found := computed(subject, share, recovery)) is not None:
         return found
     searched = search(subject, share, recovery)
     best, *_ = [*searched.ranked, Reconstruction(Status.NO_LABEL)]

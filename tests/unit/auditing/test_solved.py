@@ -23,7 +23,7 @@ from softleak.present.page import FRAME, curves
 
 
 class Absolute(nn.Module):
-    """A unit that switches, and is not one of those whose masks are solved for."""
+    """A unit that switches."""
 
     def forward(self, x):
         return x.abs()

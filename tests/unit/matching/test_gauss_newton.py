@@ -39,7 +39,7 @@ def network(act=nn.SiLU, **settings):
 
 
 class Absolute(nn.Module):
-    """A unit that switches, and is not one of those whose masks are solved for."""
+    """A unit that switches."""
 
     def forward(self, x):
         return x.abs()
@@ -177,7 +177,7 @@ def test_a_polish_replaces_what_it_proves_and_leaves_the_rest(smooth):
 
 
 @pytest.mark.parametrize("start", ["truth", "noise"])
-def test_a_network_that_switches_by_other_operations_is_never_proved(start):
+def test_a_kinked_network_is_never_proved(start):
     rough = network(Absolute)
     x, y = sample(3)
     known = BatchKnowledge(y.double())

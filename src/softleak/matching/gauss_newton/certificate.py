@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, combinations, pairwise, product
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ from torch.func import jacrev
 from softleak.core.forward import logits_of, watched
 from softleak.matching.gauss_newton.descent import NormalEquations, Walk, root_mean_square
 from softleak.matching.gauss_newton.equations import BatchEquations, BatchFunction
-from softleak.matching.gauss_newton.kinks import GatedFunction
 from softleak.matching.gauss_newton.metric import IMAGE_AXES
 from softleak.matching.gauss_newton.products import TangentProducts
 from softleak.matching.reconstruction import Certificate
@@ -481,9 +480,6 @@ UNDETERMINED = 0.1  # the error of a direction that counts as such, in inputs' s
 REACH = 3.0  # as far as so many predicted errors the equations must be linear
 LARGEST_BEND = 0.3  # the largest deviation from linearity, relative to the change
 EXCESS = 2.0  # how many independent numbers there must be for each unknown
-CELL_REACH = 6.0  # predicted errors of a unit's input within which its mask may be the other one
-MOST_NEAR = 6  # units whose masks are exchanged, in every combination
-DRAWN = 16  # errors that tell how far the inputs of units move
 MOST_NEGATIVE = 10.0  # a label may be below zero by so many of its errors
 
 
@@ -495,7 +491,6 @@ class Certifier:
     client: BatchFunction  # the same function in the dtype in which the client computes
     products: TangentProducts  # products with the Jacobian, in float64
     kept: Tensor  # which rows (R,) the normal matrix was made of
-    gated: GatedFunction  # the same with masks as unknowns, if units switch
 
     def __call__(self, walk: Walk) -> Certificate:
         """Return what is proved of the end of a walk."""
@@ -559,59 +554,13 @@ class Certifier:
             return f"the label that was found has a negative entry, {lowest:.2g}"
         if self._bend(walk, spread) > LARGEST_BEND:
             return "within the predicted error the equations are not what their Jacobian says"
-        margin = 10 * max(walk.misfits[-1], 1.0)
-        if self.gated.units and (doubt := self._other_masks(walk, error, margin)):
-            return doubt
         error = error.view(function.shape)
+        margin = 10 * max(walk.misfits[-1], 1.0)
         if what := find_look_alike(equations, z, error, margin):
             return f"the same inputs {what} would have sent the same"
         if another_value(equations, z, error, margin):
             return "the same inputs with another value of one entry would have sent the same"
         return ""
-
-    def _other_masks(self, walk: Walk, error: Tensor, margin: float) -> str:
-        """Return why other masks that the errors reach may explain the share too, or nothing.
-
-        The mask of each combination of units that may be on the other side is held there, and it is
-        computed what the unknowns would leave of the misfit.
-        """
-        z, gated, normal = walk.z, self.gated, walk.normal
-        here, generator = gated.entered(z), torch.Generator().manual_seed(0)
-        noise = torch.randn(DRAWN, len(error), generator=generator, dtype=torch.double) * error
-        moved = torch.stack([gated.entered(z[: len(error)] + one) - here for one in noise])
-        rounded = GatedFunction.of(self.client).entered(z).double() - here
-        reach = CELL_REACH * (moved.square().mean(0).sqrt() + rounded.square().mean().sqrt())
-        idle = (here == 0) & (moved == 0).all(0)  # a maximum of two units that are off
-        near = ((here.abs() <= reach) & ~idle).nonzero().flatten().tolist()
-        if self._sees(z, idle):
-            return "a unit whose input is zero has two slopes"
-        if len(near) > MOST_NEAR or normal is None:
-            return f"{len(near)} units are so near to switching that their masks are not known"
-        own, weight = gated.own(z), self.equations.weight * self.kept
-        back, n = self.products.against(z), len(z)
-        for units in chain.from_iterable(combinations(near, k) for k in range(1, len(near) + 1)):
-            other = own.clone()
-            other[[n + unit for unit in units]] = 1 - other[[n + unit for unit in units]]
-            with torch.no_grad():
-                r = (gated.rows(other) - self.equations.target) * weight
-            slope = back(r * weight)
-            gained = float(slope @ torch.linalg.lstsq(normal.matrix, slope[:, None]).solution[:, 0])
-            left = math.sqrt(max(float(r.square().sum()) - gained, 0.0) / float(self.kept.sum()))
-            if left < margin:
-                return f"with other masks of {len(units)} units the share is explained as well"
-        return ""
-
-    def _sees(self, z: Tensor, idle: Tensor) -> bool:
-        """Return whether the gradients depend on the masks of some units (U,)."""
-        own, generator = self.gated.own(z), torch.Generator().manual_seed(0)
-        drawn = (torch.rand(2, len(idle), generator=generator) < 0.5).to(own)
-        with torch.no_grad():
-            rows = self.gated.rows(own)
-            for masks in drawn:
-                other = torch.cat([z, torch.where(idle, masks, own[len(z) :])])
-                if not torch.equal(self.gated.rows(other), rows):
-                    return True
-        return False
 
     def _independent_rows(self, z: Tensor) -> int:
         """Return how many numbers the share holds at most that do not follow from each other.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
@@ -88,15 +87,10 @@ class BatchFunction:
         """Return every row (R,) at the unknowns ``z``."""
         return torch.cat([part.reshape(-1) for part in self.groups(z)])
 
-    def mode(self) -> AbstractContextManager[object]:
-        """Return what holds while the network runs: nothing."""
-        return nullcontext()
-
     def groups(self, z: Tensor) -> list[Tensor]:
         """Return the groups of rows at the unknowns ``z``, in the order of ``sizes``."""
         y = self.labels(z)
-        with self.mode():
-            found, feature = self.model.gradient_and_feature(self.inputs(z), y)
+        found, feature = self.model.gradient_and_feature(self.inputs(z), y)
         return [*(found[name] for name in self.names), feature, y, y.sum(1)]
 
 

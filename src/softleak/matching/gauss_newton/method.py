@@ -33,7 +33,6 @@ from softleak.matching.gauss_newton.equations import (
     BatchKnowledge,
 )
 from softleak.matching.gauss_newton.escape import FoldEscape
-from softleak.matching.gauss_newton.kinks import GatedFunction, GatedModel, MaskDescent
 from softleak.matching.gauss_newton.metric import IMAGE_AXES, Metric
 from softleak.matching.gauss_newton.products import BatchModel, NewtonModel
 from softleak.matching.reconstruction import Certificate, Reconstruction, Stopping
@@ -91,7 +90,6 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 DISTANCES = (0.03, 0.01, 0.003, 0.001)  # at which a gradient is probed, for inputs of size one
 DIRECTIONS = 3  # along how many random directions it is probed
 LEAST_ORDER = 1.75  # the order of shrinking from which on the gradient counts as smooth
-ALIKE = 1e-9  # relative: how far gradients by gates may be from those of the network
 PROBE_NOISE = 1e-12  # a second difference below this part of the gradient is rounding
 
 
@@ -102,7 +100,7 @@ def why_not_smooth(function: BatchFunction) -> str:
     units switch, it shrinks more slowly: their number grows like ``h``, and each switch is a jump.
     """
     x = function.model.like.new_zeros(function.shape)
-    with torch.no_grad(), function.mode(), _Operations(x) as seen:
+    with torch.no_grad(), _Operations(x) as seen:
         function.model.model(x)
     if others := sorted(seen.names - SMOOTH):
         return f"the network is not known to be smooth: it uses {', '.join(others)}"
@@ -208,7 +206,6 @@ class NewtonSolution:
 LOOKS, LOOKS_IN_PART, FEW_UNKNOWNS = 2, 4, 256
 # A walk from there takes as many steps as the first solution did, within these bounds.
 LOOK_STEPS, LOOK_STEPS_OF_FEW = (12, 25), 60
-FEW_ROUNDS = 4  # of masks, where units switch
 APART = 1e3  # two solutions differ if an entry does by more than so many of its errors
 
 
@@ -282,7 +279,6 @@ class GaussNewton:
     seconds: float | None = None  # the time limit, after which the best input so far is returned
     escape: FoldEscape | None = field(default_factory=FoldEscape)  # leads a stuck walk on
     flat: bool = True  # whether an attempt begins at the colour of the image
-    masks: MaskDescent = field(default_factory=MaskDescent)  # leads to the masks of ReLUs
 
     def __post_init__(self) -> None:
         if self.dense < 1 or self.memory < 1:
@@ -309,38 +305,15 @@ class GaussNewton:
     def brief(self, steps: int) -> GaussNewton:
         """Return the method for a first look: few steps, and none after it got stuck in float32."""
         descent = replace(self.descent, steps=steps, hopeless=self.descent.precise)
-        masks = replace(self.masks, rounds=min(self.masks.rounds, FEW_ROUNDS))
-        return replace(self, descent=descent, escape=None, masks=masks)
+        return replace(self, descent=descent, escape=None)
 
     def roughness(self, subject: Subject, shape: tuple[int, ...]) -> str:
-        """Return why the network of a subject is not smooth between switches, or nothing."""
-        return self._kind(subject, shape)[0]
-
-    def switches(self, subject: Subject, shape: tuple[int, ...]) -> bool:
-        """Return whether units of a network switch, so that its masks have to be found."""
-        reason, units = self._kind(subject, shape)
-        return not reason and units > 0
-
-    def _kind(self, subject: Subject, shape: tuple[int, ...]) -> tuple[str, int]:
-        """Return why a network is not smooth between switches, and how many units switch."""
+        """Return why the network of a subject is not smooth, or nothing if it is."""
         known = subject.once(_known)
         if shape not in known:
             model = self.model(subject, tuple(subject.parameters), (1, *shape))
-            exact, units = model.exact, 0
-            reason, gated = why_not_smooth(exact), GatedModel.of(model).exact
-            if reason and gated.units and GatedModel.of(model).room >= 2 * self.masks.least:
-                units = gated.units
-                generator = torch.Generator().manual_seed(0)
-                x = torch.randn(exact.pixels, generator=generator, dtype=torch.double)
-                reason = why_not_smooth(gated.held(gated.own(x)[len(x) :]))
-                z = torch.cat([x, x.new_full((exact.unknowns - len(x),), 0.1)])
-                with torch.no_grad():
-                    off = float((gated.rows(gated.own(z)) - exact.rows(z)).norm())
-                    if not off <= ALIKE * float(exact.rows(z).norm()):
-                        reason = "its units cannot be written as inputs times masks"
-            known[shape] = reason, units
-        found: tuple[str, int] = known[shape]
-        return found
+            known[shape] = why_not_smooth(model.exact)
+        return str(known[shape])
 
     def model(self, subject: Subject, names: Sequence[str], shape: tuple[int, ...]) -> BatchModel:
         """Return the network of a subject for batches of shape (B, …), made once and remembered."""
@@ -397,17 +370,14 @@ class GaussNewton:
         metric = Metric.of_images(model.exact.shape, self.descent.damping.smoothness)
         products, every = model.products(torch.float64), torch.ones_like(equations.weight)
         if model.exact.unknowns <= self.dense:
-            steps, gated = NormalSteps(model, equations, metric), GatedModel.of(model)
-            if gated.exact.units:
-                z = self.masks(gated, equations, metric, z, self.descent.precise, stopping)
+            steps = NormalSteps(model, equations, metric)
             walk = self.descent(steps, z, stopping)
             if walk.stuck and self.escape is not None:
                 walk = self.escape(self.descent, walk, steps, stopping)
-            return walk, Certifier(equations, model.client, products, steps.used, gated.exact)(walk)
+            return walk, Certifier(equations, model.client, products, steps.used)(walk)
         descent = replace(self.descent, slow=0.95, patience=5, hopeless=math.inf)
         walk = descent(MatrixFreeSteps(model, equations, metric), z, stopping)
-        gates = GatedFunction.of(model.exact)
-        found = Certifier(equations, model.client, products, every, gates)(walk)
+        found = Certifier(equations, model.client, products, every)(walk)
         if not found.explained:
             return walk, found
         reason = (

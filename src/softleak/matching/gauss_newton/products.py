@@ -229,40 +229,35 @@ class TangentProducts:
         return self._filled(self._at(z.to(like))[0], groups, out)
 
     def reduced(
-        self, z: Tensor, r: Tensor, weight: Tensor, out: Tensor | None = None,
-        columns: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return a transposed Jacobian (n, R') and residuals (…, R') with equal normal equations.
+        self, z: Tensor, r: Tensor, weight: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return a transposed Jacobian (n, R') and residuals (R',) with the same normal equations.
 
         Gradients that are products of thin matrices are written in a basis of fewer rows. The
-        residuals ``r`` (…, R) are weighted, and all entries of a gradient have the same weight.
-        Only the unknowns with indices ``columns`` (n,) are differentiated by; None means all.
+        residuals ``r`` (R,) are weighted, and all entries of a gradient have the same weight.
         """
         like = self.function.like
         product, thin = self._at(z.to(like), thin=True)
-        parts = list(r.to(like).split_with_sizes(list(self.function.sizes.values()), -1))
+        parts = list(r.to(like).split_with_sizes(list(self.function.sizes.values())))
         groups = list(self._groups(weight.to(like), None))
         for number, basis in thin.items():
-            parts[number] = basis(parts[number].reshape(-1, *basis.shape)).view(*r.shape[:-1], -1)
+            parts[number] = basis(parts[number].view(1, *basis.shape))[0]
             groups[number] = (groups[number][0][: basis.count], None)
-        return self._filled(product, groups, out, columns), torch.cat(parts, -1)
+        return self._filled(product, groups, out), torch.cat(parts)
 
     def _filled(
-        self, product: Product, groups: Sequence[tuple[Tensor, Tensor | None]], out: Tensor | None,
-        columns: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
+        self, product: Product, groups: Sequence[tuple[Tensor, Tensor | None]], out: Tensor | None
+    ) -> Tensor:
         """Return the transposed Jacobian (n, R') of groups of rows, chunk by chunk."""
-        like, chunk, every = self.function.like, self.chunk, torch.arange(self.function.unknowns)
-        own_columns = every if columns is None else columns
-        n = len(own_columns)
+        like, n, chunk = self.function.like, self.function.unknowns, self.chunk
         keep_freed_memory()
         if out is None:
             out = like.new_empty(n, sum(len(own) for own, _ in groups))
         with torch.no_grad():
             for begin in range(0, n, chunk):
                 end = min(begin + chunk, n)
-                tangents = like.new_zeros(end - begin, len(every))
-                tangents.scatter_(1, own_columns[begin:end, None], 1)
+                tangents = like.new_zeros(end - begin, n)
+                tangents[:, begin:end].fill_diagonal_(1)
                 column = 0
                 for found, (own, chosen) in zip(product(tangents), groups, strict=True):
                     place = out[begin:end, column : column + len(own)]

@@ -266,6 +266,7 @@ def strongest(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, search: InputSearch
 ) -> Reconstruction:
     """Return the input that is computed, or else the best that a search finds, and how it ended."""
+    subject = replace(subject, said_shape=subject.said_shape or share.input_shape)
     if (found := computed(subject, share, recovery)) is not None:
         return found
     searched = search(subject, share, recovery)

@@ -18,6 +18,7 @@ from softleak.audit.report import Method, Outcome
 from softleak.core.subject import Subject
 from softleak.matching.choose import InputSearch
 from softleak.matching.gauss_newton import Certificate
+from softleak.matching.gauss_newton.certificate import Spread
 from softleak.matching.gauss_newton.descent import DampedDescent
 from softleak.present.page import FRAME, curves
 
@@ -79,17 +80,15 @@ def test_reconstruct_takes_the_way_of_the_audit_and_names_it():
     assert float((computed.input - x).abs().max()) < 1e-3
 
 
-def test_an_image_that_leaves_directions_open_is_kept_with_the_error_it_predicts():
-    model, x, y = smooth(nn.SiLU)
-    share = sl.capture(model, x, y)
-    noise = torch.Generator().manual_seed(0)
-    share = share.map(lambda _, g: g + 2e-4 * torch.randn(g.shape, generator=noise)).expecting(2e-4)
-    recovery = sl.recover_label(model, sl.capture(model, x, y))
-    found = InputSearch()(Subject.of(model, SHAPE), share, recovery)
-    assert found.settled
-    assert not found.matched
-    error = float((found.solved.input - x).square().mean().sqrt())
-    assert 1 / 4 < error / float(found.solved.error.square().mean().sqrt()) < 4
+def test_a_direction_that_is_left_open_counts_with_the_spread_of_images():
+    spread = Spread(
+        torch.tensor([0.1, math.inf]), torch.tensor([0.1, math.inf]), torch.eye(2), label_error=0.0
+    )
+    expected = torch.tensor([(1 / (100 + 1 / 9)) ** 0.5, 3.0])
+    assert torch.allclose(spread.within(3.0), expected)
+    assert spread.below(1.0).error.tolist() == pytest.approx([0.1, 0.0])
+    told = Certificate(False, explained=True, error=spread.error, expected=expected)
+    assert told.psnr_predicted() == pytest.approx(-10 * math.log10(float(expected.square().mean())))
 
 
 def test_the_page_of_a_proved_image_shows_how_it_was_found(tmp_path):

@@ -131,7 +131,7 @@ def test_the_attempts_say_whether_it_succeeded_does_not_apply_or_could_not_run(m
     def broken(*_: object) -> None:
         raise RuntimeError("no such operator")
 
-    monkeypatch.setattr(InputSearch, "_inapplicable", broken)
+    monkeypatch.setattr(sl.matching.GaussNewton, "roughness", broken)
     outcome, why = how_it_ended(attacked(nn.SiLU, 1.0)[1])
     assert outcome is Outcome.NOT_CARRIED_OUT
     assert "no such operator" in str(why)

@@ -57,7 +57,6 @@ LARGE = (
     "MLP-Mixer",
     "LeNet, sigmoid",
 )
-HUGE = ("wide LeNet, sigmoid", "wide residual 6, no BatchNorm, SiLU", "MLP-Mixer")
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,6 @@ def cells() -> Iterator[NewtonCell]:
     yield from (NewtonCell(kind, 32, start=20.0) for kind in LARGE)
     yield from (NewtonCell(kind, 32) for kind in LARGE)
     yield from (NewtonCell(kind, 16, chosen=True) for kind in ALONE[:10])
-    yield from (NewtonCell(kind, 64, start=20.0) for kind in HUGE)
-    yield from (NewtonCell(kind, 64) for kind in HUGE)
 
 
 def measure(

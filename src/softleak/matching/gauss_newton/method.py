@@ -16,14 +16,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from softleak.core.errors import OptionError
+from softleak.core.errors import ModelError, OptionError
 from softleak.core.results import Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.certificate import Certifier
 from softleak.matching.gauss_newton.descent import (
     DampedDescent,
-    MatrixFreeSteps,
     NormalSteps,
     Walk,
 )
@@ -275,7 +274,7 @@ class GaussNewton:
     """
 
     descent: DampedDescent = field(default_factory=DampedDescent)  # how steps are taken and damped
-    dense: int = 4096  # the most unknowns whose normal matrix is held; beyond it nothing is proved
+    dense: int = 4096  # the most unknowns, whose normal matrix is held
     memory: int = 2 << 30  # the bytes that the Jacobian and its products may take
     seconds: float | None = None  # the time limit, after which the best input so far is returned
     escape: FoldEscape | None = field(default_factory=FoldEscape)  # leads a stuck walk on
@@ -368,24 +367,17 @@ class GaussNewton:
         stopping: Stopping,
     ) -> tuple[Walk, Certificate]:
         """Return the walk from ``z`` (n,), and what is proved of its end."""
+        if model.exact.unknowns > self.dense:
+            raise ModelError(
+                f"{model.exact.unknowns} unknowns are too many for a normal matrix of {self.dense}"
+            )
         metric = Metric.of_images(model.exact.shape, self.descent.damping.smoothness)
-        products, every = model.products(torch.float64), torch.ones_like(equations.weight)
-        if model.exact.unknowns <= self.dense:
-            steps = NormalSteps(model, equations, metric)
-            walk = self.descent(steps, z, stopping)
-            if walk.stuck and self.escape is not None:
-                walk = self.escape(self.descent, walk, steps, stopping)
-            return walk, Certifier(equations, model.client, products, steps.used)(walk)
-        descent = replace(self.descent, slow=0.95, patience=5, hopeless=math.inf)
-        walk = descent(MatrixFreeSteps(model, equations, metric), z, stopping)
-        found = Certifier(equations, model.client, products, every)(walk)
-        if not found.explained:
-            return walk, found
-        reason = (
-            f"{model.exact.unknowns} unknowns are too many for a normal matrix, so nobody "
-            "checked which of them the share determines"
-        )
-        return walk, replace(found, proved=False, reason=reason)
+        steps = NormalSteps(model, equations, metric)
+        walk = self.descent(steps, z, stopping)
+        if walk.stuck and self.escape is not None:
+            walk = self.escape(self.descent, walk, steps, stopping)
+        products = model.products(torch.float64)
+        return walk, Certifier(equations, model.client, products, steps.used)(walk)
 
     def solve(
         self, subject: Subject, share: GradientShare, known: BatchKnowledge, start: Tensor,

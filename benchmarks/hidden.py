@@ -1,7 +1,7 @@
 """How tight the bounds are, whether an attack ever beats them, and what they cost.
 
-``python -m benchmarks.hidden --out hidden.jsonl`` measures what is not yet in
-the file and sums up all of it; a cell is written as soon as it is done.
+``python -m benchmarks.hidden tightness attacks cost --out hidden.jsonl`` measures what is not in
+the file yet and sums up all of it; a cell is written as soon as it is done.
 """
 
 from __future__ import annotations
@@ -21,11 +21,6 @@ from torch import Tensor, nn
 import softleak as sl
 from softleak.bounds.gaussians import Successes
 from softleak.bounds.means import Candidates, flat
-from softleak.bounds.pixels import ImagePrior, PixelBounds
-from softleak.core.subject import Subject
-from softleak.matching import Adam, GaussNewton
-from softleak.matching.gauss_newton.descent import DampedDescent
-from softleak.matching.tasks import GivenLabel
 from softleak.paper import models
 
 CLASSES = 10
@@ -154,73 +149,6 @@ def attacks(trials: int) -> Iterator[tuple[str, Callable[[], Cell]]]:
         yield f"attacks {name} {number}", cell
 
 
-SHAPE, IMAGES = (1, 8, 8), 10  # of the images that are attacked, and how many in a cell
-LEVELS = (0.001, 0.01, 0.1)  # of noise, where the bound leaves some 50, 30 and 15 dB
-STEPS_FROM_TRUTH, MATCHING_STEPS, NEWTON_STEPS = 5, 200, 15
-
-
-def smooth() -> nn.Module:
-    """Return a small smooth network."""
-    torch.manual_seed(7)
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 3, padding=1), nn.Tanh(), nn.Conv2d(6, 6, 3, 2, 1), nn.Tanh(),
-        nn.Flatten(), nn.Linear(96, CLASSES),
-    ).eval()  # fmt: skip
-
-
-def pixels(images: int) -> Iterator[tuple[str, Callable[[], Cell]]]:
-    """Yield cells: what attacks make of images of the prior, beside the bound on their error."""
-    for number in range(math.ceil(images / IMAGES)):
-        noise = LEVELS[number % len(LEVELS)]
-
-        def cell(noise: float = noise, number: int = number) -> Cell:
-            model, prior, label = smooth(), ImagePrior.of(SHAPE), torch.eye(CLASSES)[3]
-            bounds = PixelBounds.of(Subject.of(model, SHAPE), label, prior)
-            bound, generator = bounds.at(noise), torch.Generator().manual_seed(1000 + number)
-            found: dict[str, list[float]] = {"matching": [], "newton": [], "truth": []}
-            true = prior.draw(IMAGES, generator)
-            shares = [
-                sl.capture(model, u.view(SHAPE).float(), label).map(
-                    lambda _, g: g + noise * torch.randn(g.shape, generator=generator)
-                )
-                for u in true
-            ]
-            given = GivenLabel(label)
-            matched = sl.reconstruct_many(
-                model, shares, label=given, objective=sl.L2(), optimiser=Adam(steps=MATCHING_STEPS)
-            )
-            for u, share, match in zip(true, shares, matched, strict=True):
-                solved = sl.reconstruct(
-                    model, share.expecting(noise), label=given,
-                    optimiser=GaussNewton(descent=DampedDescent(steps=NEWTON_STEPS), escape=None),
-                )  # fmt: skip
-                near = _from_truth(bounds, u, share, noise)
-                for name, one in (
-                    ("matching", match.input),
-                    ("newton", solved.input),
-                    ("truth", near),
-                ):
-                    guess = prior.mean if one is None else one
-                    off = guess.double().flatten() - u
-                    found[name].append(float(off.square().mean()))
-            return {"noise": noise, "bound": bound.error, "low": bound.low, **found}
-
-        yield f"pixels {noise} {number}", cell
-
-
-def _from_truth(bounds: PixelBounds, u: Tensor, share: sl.GradientShare, noise: float) -> Tensor:
-    """Return the likeliest image near the true one, by steps of Gauss–Newton from it."""
-    prior, sent = bounds.prior, torch.cat([g.double().flatten() for g in share.values()])
-    precision = prior.basis.T @ (prior.basis / prior.variances[:, None])
-    found = u.clone()
-    for _ in range(STEPS_FROM_TRUTH):
-        J = torch.func.jacfwd(bounds.gradient)(found).double()
-        off = sent - bounds.gradient(found).double()
-        slope = J.T @ off / noise**2 - precision @ (found - prior.mean.flatten())
-        found = found + torch.linalg.solve(J.T @ J / noise**2 + precision, slope)
-    return found
-
-
 def cost(_: int) -> Iterator[tuple[str, Callable[[], Cell]]]:
     """Yield cells: the time of a bound, in backward passes where there are few classes."""
 
@@ -281,28 +209,9 @@ def summary(cells: dict[str, Cell]) -> Iterator[str]:
             f"attacks: right {hits} of {trials} times, {most:.0f} expected of the best; "
             f"beats the bound in {sum(c['beats'] for c in own)} of {len(own)} cells"
         )
-    images = [c for name, c in cells.items() if name.startswith("pixels")]
-    for noise in sorted({c["noise"] for c in images}):
-        some = [c for c in images if c["noise"] == noise]
-        yield f"pixels at {noise}: bound {_decibels([some[0]['bound']])}, at 99 % " + ", ".join([
-            f"{_decibels([some[0]['low']])}; {len(some) * IMAGES} images",
-            *(f"{name} {_decibels([e for c in some for e in c[name]])}" for name in ATTACKERS),
-        ])  # fmt: skip
 
 
-ATTACKERS = ("matching", "newton", "truth")
-
-
-def _decibels(errors: list[float]) -> str:
-    """Return the PSNR of the mean of some errors, and one standard error of it."""
-    mean = sum(errors) / len(errors)
-    if len(errors) < 2:
-        return f"{-10 * math.log10(mean):.2f} dB"
-    spread = torch.tensor(errors).std().item() / math.sqrt(len(errors)) / mean
-    return f"{-10 * math.log10(mean):.2f} ± {10 / math.log(10) * spread:.2f} dB"
-
-
-PARTS = {"tightness": tightness, "attacks": attacks, "pixels": pixels, "cost": cost}
+PARTS = {"tightness": tightness, "attacks": attacks, "cost": cost}
 
 
 def main() -> None:
@@ -312,17 +221,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("hidden.jsonl"))
     parser.add_argument("--trials", type=int, default=2_000, help="per cell of tightness")
     parser.add_argument("--attacks", type=int, default=10_000, help="of softleak's own attack")
-    parser.add_argument("--images", type=int, default=200, help="that are attacked")
-    parser.add_argument("--cells", type=int, default=10**6, help="the most to measure in this run")
     given = parser.parse_args()
     torch.set_num_threads(1)
     results = Results(given.out)
     for part in given.parts:
-        size = {"attacks": given.attacks, "pixels": given.images}.get(part, given.trials)
-        for name, cell in PARTS[part](size):
-            if name in results.read() or not given.cells:
+        for name, cell in PARTS[part](given.attacks if part == "attacks" else given.trials):
+            if name in results.read():
                 continue
-            found, given.cells = cell(), given.cells - 1
+            found = cell()
             results.add(name, found)
             print(name, json.dumps(found), flush=True)
     print("\n".join(summary(results.read())))

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from softleak.batches.recover import recover_batch
     from softleak.bounds.claims import ClaimCheck, check_claim
     from softleak.bounds.hidden import HiddenProof, prove_hidden
-    from softleak.bounds.pixels import ImagePrior, PixelBound, bound_pixels
     from softleak.core.client import Client, capture
     from softleak.core.families import AnyLabel, Family, Mixed, OneHot, Smoothed, SmoothedMixed
     from softleak.core.fit import Fit
@@ -42,12 +41,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "L2", "AnyLabel", "AuditReport", "BatchRecovery", "Candidate", "Chain", "ClaimCheck", "Client",
-    "Cosine", "Evidence", "Family", "Fit", "GradientShare", "Head", "HiddenProof", "ImagePrior",
-    "InputPart", "InputSpec", "Inversion", "Knowledge", "Mixed", "OneHot", "PixelBound",
-    "PrivacyClaim", "Reconstruction", "Recovery", "Smoothed", "SmoothedMixed", "SoftleakError",
-    "Status", "Subject", "__version__", "audit", "bound_pixels", "capture", "check_claim", "invert",
-    "probe", "prove_hidden", "reconstruct", "reconstruct_many", "recover_batch", "recover_label",
-    "recover_labels",
+    "Cosine", "Evidence", "Family", "Fit", "GradientShare", "Head", "HiddenProof", "InputPart",
+    "InputSpec", "Inversion", "Knowledge", "Mixed", "OneHot", "PrivacyClaim", "Reconstruction",
+    "Recovery", "Smoothed", "SmoothedMixed", "SoftleakError", "Status", "Subject", "__version__",
+    "audit", "capture", "check_claim", "invert", "probe", "prove_hidden", "reconstruct",
+    "reconstruct_many", "recover_batch", "recover_label", "recover_labels",
 ]  # fmt: skip
 
 _NAMES_BY_MODULE = {
@@ -57,7 +55,6 @@ _NAMES_BY_MODULE = {
     "bounds.claims": ("ClaimCheck", "check_claim"),
     "bounds.mechanisms": ("PrivacyClaim",),
     "bounds.hidden": ("HiddenProof", "prove_hidden"),
-    "bounds.pixels": ("ImagePrior", "PixelBound", "bound_pixels"),
     "core.client": ("Client", "capture"),
     "core.families": ("AnyLabel", "Family", "Mixed", "OneHot", "Smoothed", "SmoothedMixed"),
     "core.fit": ("Fit",),

@@ -49,7 +49,6 @@ ASKS_FOR_WORDS = {
     ("core.knowledge", "present.fit"),
     ("bounds.claims", "present.bounds"),
     ("bounds.hidden", "present.bounds"),
-    ("bounds.pixels", "present.bounds"),
 }
 
 

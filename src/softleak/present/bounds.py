@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from softleak.audit.leaks import Leak
@@ -10,7 +9,6 @@ from softleak.audit.report import Audit
 from softleak.audit.sweeps import Rate
 from softleak.bounds.claims import ClaimCheck
 from softleak.bounds.hidden import HiddenProof
-from softleak.bounds.pixels import DRAWS, PixelBound
 from softleak.core.vocabulary import written
 
 NEVER = Rate(0, 1)
@@ -41,35 +39,6 @@ def proof_rests_on(proof: HiddenProof) -> Iterator[str]:
         "knows less is right less often."
     )
     yield f"The probability is that of {proof.trials} simulated attacks, with 99 % confidence."
-
-
-def pixels_in_words(bound: PixelBound) -> str:
-    """Return what a bound says of every attack on an image, in a sentence."""
-    verdict = "proved hidden" if bound.hidden else "not hidden"
-    guess = -10 * math.log10(bound.chance)
-    reach = f"{bound.psnr:.1f} dB" if math.isfinite(bound.psnr) else "no stated level"
-    return (
-        f"The image is {verdict} from {bound.target:g} dB on: the mean squared error of the best "
-        f"possible attack belongs to a PSNR of at most {reach}, and that of a guess to {guess:.1f} "
-        "dB."
-    )
-
-
-def pixels_rest_on(bound: PixelBound) -> Iterator[str]:
-    """Yield what a bound on the error of an image rests on, in sentences."""
-    yield from _of_every_bound(bound.noise)
-    yield (
-        "The bound on the image is a mean over images of the prior, which are normal and smooth, "
-        "and over the noise: of a single image an attack may come nearer."
-    )
-    yield (
-        "The attacker knows the model, the label and the prior. Who knows more of the image than "
-        "the prior says comes nearer."
-    )
-    yield (
-        f"The network is smooth. The mean was computed on {DRAWS} images; its end is that of a "
-        "confidence of 99 %, if such means are normal."
-    )
 
 
 def _of_every_bound(noise: float) -> Iterator[str]:

@@ -115,8 +115,8 @@ CONTRAST = 0.25  # the standard deviation of a pixel of range one, of images in 
 COLOUR_CORRELATION = 0.9  # between the colours of a pixel
 
 
-def image_waves(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return independent parts of an input of n entries: directions (n, n) and variances (n,).
+def image_precision(shape: tuple[int, ...]) -> Tensor:
+    """Return the inverse covariance (n, n) of the n entries of an input of this shape.
 
     Neighbouring pixels are alike, and the colours of a pixel too: the amplitude of a cosine of
     frequency ``f`` is taken to be proportional to ``1/(1 + |f|)``, as in photographs. Inputs that
@@ -124,19 +124,12 @@ def image_waves(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """
     if len(shape) != IMAGE_AXES - 1:
         entries = int(torch.Size(shape).numel())
-        one = torch.ones(entries, dtype=torch.double)
-        return one.diag(), one * CONTRAST**2
+        return torch.eye(entries, dtype=torch.double) / CONTRAST**2
     channels, height, width = shape
-    power = frequencies(height, width).pow(-2).flatten()
+    power = frequencies(height, width).pow(-2).reshape(-1, 1)
+    basis = product_basis(cosine_basis(height), cosine_basis(width))
+    smooth = basis.T @ (basis * (power.mean() / power))
     alike = torch.full((channels, channels), COLOUR_CORRELATION, dtype=torch.double)
     alike.fill_diagonal_(1.0)
-    values, colours = torch.linalg.eigh(alike)
-    waves = product_basis(cosine_basis(height), cosine_basis(width))
-    variances = CONTRAST**2 * torch.outer(values, power / power.mean()).flatten()
-    return torch.kron(colours.T.contiguous(), waves), variances
-
-
-def image_precision(shape: tuple[int, ...]) -> Tensor:
-    """Return the inverse covariance (n, n) of the n entries of an input of this shape."""
-    waves, variances = image_waves(shape)
-    return waves.T @ (waves / variances[:, None])
+    whole = torch.kron(torch.linalg.inv(alike).contiguous(), smooth.contiguous())
+    return whole / CONTRAST**2

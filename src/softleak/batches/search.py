@@ -457,7 +457,7 @@ def _walked(
     alike = [found for _, found in near if bool(_twins(found).any())]
     for found in alike[:WALKED]:
         for start in walk_flat_direction(space, supports, found):
-            whole = _solved(space, supports, start, solver=THOROUGH)
+            whole = solve_found(space, supports, start, solver=THOROUGH)
             if whole.explained:
                 return whole
     return None
@@ -469,15 +469,15 @@ def solve_jointly(space: HeadSpace, supports: Supports, found: FoundSamples) -> 
     starts = [together, *shared_out(space, supports, found)]
     if space.is_levelled:  # There each sample's own small probabilities tell its ``b`` best.
         starts = [found, *starts]
-    best = _solved(space, supports, starts[0])
+    best = solve_found(space, supports, starts[0])
     for start in starts[1:]:
         if best.explained:
             break
-        best = min(best, _solved(space, supports, start), key=lambda one: one.misfit)
+        best = min(best, solve_found(space, supports, start), key=lambda one: one.misfit)
     return best
 
 
-def _solved(
+def solve_found(
     space: HeadSpace, supports: Supports, found: FoundSamples, solver: Levenberg = POLISH
 ) -> Whole:
     """Return what a local search finds; where it creeps it is led along its flat direction."""

@@ -110,6 +110,7 @@ class HeadSpace:
     smallest: float  # entries below this are less exact than ``relative``
     is_levelled: bool = False  # whether rows are divided
     scaled: bool = True  # whether the scale is known, so that ``a·b = 1`` for every sample
+    binary: bool = False  # whether outputs are probabilities of their own, as of several labels
 
     @property
     def rank(self) -> int:
@@ -127,7 +128,17 @@ class HeadSpace:
 
     def predicted(self, b: Tensor) -> Tensor:
         """Return the probabilities (…, R, C) of samples ``b`` (…, R, R)."""
-        return torch.softmax(b @ self.logit_map.T + self.offset, -1)
+        return self.activate(b @ self.logit_map.T + self.offset)
+
+    def activate(self, logits: Tensor) -> Tensor:
+        """Return the probabilities (…, C) of logits."""
+        return torch.sigmoid(logits) if self.binary else torch.softmax(logits, -1)
+
+    def slopes(self, p: Tensor, M: Tensor) -> Tensor:
+        """Return the derivatives (…, C, K) of probabilities (…, C) where logits are ``M β``."""
+        if self.binary:
+            return (p * (1 - p))[..., None] * M
+        return p[..., None] * (M - (p @ M)[..., None, :])
 
     @cached_property
     def spread(self) -> Tensor:
@@ -217,13 +228,16 @@ class HeadSpace:
         floor = SHORTEST_COLUMN * lengths.max() + absolute * len(gradient) ** 0.5
         columns = 1 / lengths.clamp_min(float(floor) or 1.0)
         gradient, weights = gradient * columns, weights / columns
-        U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
+        _, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
         relative = max(share.resolution(head.weight_name, head.dtype), OWN)
         usual = float(columns.square().mean().sqrt())
         absolute, smallest = absolute * usual, share.smallest(head.weight_name, head.dtype) * usual
         edge = 2 * sum(side**0.5 for side in gradient.shape) * absolute
         rank = int((SECOND_VALUE * relative * S[0] + edge < S).sum())
-        space = (U[:, :rank], S[:rank], Vh[:rank].T, weights, columns, torch.ones_like(offset))
+        # Rows of ``G V`` are exact to a part of their own size, ``U`` to one of the largest.
+        V = Vh[:rank].T
+        U = gradient @ V / S[:rank]
+        space = (U, S[:rank], V, weights, columns, torch.ones_like(offset))
         return cls(*space, offset, with_bias, float(rank), gradient, relative, absolute, smallest)
 
 
@@ -565,7 +579,7 @@ class JointSystem:
         # dA = −A dBᵀ A / scale: the a of one sample moves with the b of every other.
         Ua = (at.a @ U.T).mT / self.unpack(x[0])[2]  # (C, R): column j is what moves with b_j
         J = Ua[None, :, :, None] * at.a[:, None, None, :]
-        own = at.p[..., None] * (M - (at.p @ M)[:, None, :])
+        own = self.space.slopes(at.p, M)
         i = torch.arange(R, device=x.device)
         J[i, :, i, :] += own
         blocks = [J.reshape(R * C, R * R)]

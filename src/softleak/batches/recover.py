@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from softleak.batches.binary import find_binary
 from softleak.batches.certificate import (
     BatchCertificate,
     certify,
@@ -33,14 +34,24 @@ from softleak.batches.systems import (
     supports_of,
 )
 from softleak.core.errors import LabelError, in_a_line
-from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
+from softleak.core.families import (
+    Binary,
+    Family,
+    Mixed,
+    Smoothed,
+    SmoothedBinary,
+    SmoothedMixed,
+)
 from softleak.core.head import Head, with_precision
 from softleak.core.knowledge import Knowledge
+from softleak.core.loss import BinaryCrossEntropy, Loss, stated_loss
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, describe_family, is_flat
+from softleak.labels.composition import never_negative
 from softleak.labels.evidence.relation import Relation
+from softleak.labels.losses import loss_beside_softmax
 from softleak.labels.noisy.spectrum import features_of_noise
 from softleak.labels.otherwise import BROKEN, without_decay
 from softleak.labels.recover import check_share, make_subject, recover
@@ -66,6 +77,9 @@ class HeadReading(NamedTuple):
     scale: float = 1.0  # ``a·b``: the number of samples over the assumed one, where searched
 
 
+Attack = Callable[[HeadSpace, Supports, Tensor, Family, bool], HeadReading | None]
+
+
 def read_head(
     space: HeadSpace, features: Tensor, family: Family | None, *,
     scales: tuple[bool, ...] = (True, False), stated: bool = True,
@@ -88,11 +102,11 @@ def read_head(
             supports = own if supports is None else joined_supports(supports, own)
             if 1 + supports.unknowns + space.rank > space.classes:
                 continue  # There are not more equations than unknowns.
-            reading = _reading_of_rows(space, tried, features, stated)
-            if reading is None or not reading.whole:
-                reading = _better(
-                    _reading_of_each(space, supports, features, tried, stated), reading
-                )
+            reading = None
+            for attack in _in_order(space):
+                reading = _better(attack(space, supports, features, tried, stated), reading)
+                if reading is not None and reading.whole:
+                    break
             if reading is not None and reading.whole:
                 return reading
             best = _better(best, reading)
@@ -109,7 +123,14 @@ def _better(one: HeadReading | None, other: HeadReading | None) -> HeadReading |
 MOST_POLISHED = 3  # sets of samples from rows that are weighed anew
 ENDS = 100.0  # a fit that misses by less is as good as any where nothing can be proved
 MOST_ALONE = 12  # samples up to this number are searched one at a time as well
-FEW_CLASSES = 20  # up to this number that is tried first: rows are few, and samples share them
+FEW_CLASSES = 30  # up to this number that comes first: rows are few, and samples share them
+
+
+def _in_order(space: HeadSpace) -> tuple[Attack, Attack]:
+    """Return the two searches, the one that suits so many classes first."""
+    if space.classes <= FEW_CLASSES:
+        return _reading_of_each, _reading_of_rows
+    return _reading_of_rows, _reading_of_each
 
 
 def _reading_of_each(
@@ -123,14 +144,15 @@ def _reading_of_each(
 
 
 def _reading_of_rows(
-    space: HeadSpace, family: Family, features: Tensor, stated: bool
+    space: HeadSpace, supports: Supports, features: Tensor, family: Family, stated: bool
 ) -> HeadReading | None:
     """Search all samples together from the rows of their classes; claim none of a bad fit."""
-    supports = supports_of(family, space.classes, range(space.classes))
-    if not space.scaled or space.is_levelled or space.classes <= FEW_CLASSES:
-        return None  # a weak sample's row is that of others
-    if supports is None or len(supports) != space.classes:
+    if not space.scaled or space.is_levelled:  # a weak sample's row is that of others
         return None
+    every = supports_of(family, space.classes, range(space.classes))
+    if every is None or len(every) != space.classes:
+        return None
+    supports = every
     best, polished = None, 0
     for fit in fit_rows(space, supports, features, max(space.rank, round(space.factor))):
         best = fit.found if fit.misfit < NEAR else None
@@ -292,6 +314,7 @@ def recover_batch(
     scale: Scale | None = None,
     head: str | Head | None = None,
     input_shape: tuple[int, ...] | None = None,
+    loss: Loss | str | None = None,
 ) -> BatchRecovery:
     """Recover the soft label and the last-layer feature of every sample of a batch.
 
@@ -306,6 +329,8 @@ def recover_batch(
         scale: "unknown" if the share may have been multiplied by any positive factor.
         head: the name of the last linear layer, if it is not to be found; or a prepared ``Head``.
         input_shape: the shape of one input, if the share does not say.
+        loss: what the client minimised: "ce" or "bce", or a ``Loss``. By default the softmax
+            cross-entropy. Under "bce" every output is a label of its own.
 
     Returns:
         A recovery for each sample that was found. A share of one sample gives what
@@ -316,7 +341,8 @@ def recover_batch(
     """
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise LabelError(f"size should be a number of samples, one or more, got {size!r}")
-    knowledge = Knowledge(family, scale, samples=size, head_only=evidence is False)
+    stated = stated_loss(loss)
+    knowledge = Knowledge(family, scale, samples=size, head_only=evidence is False, loss=stated)
     subject = make_subject(model, [share], evidence, head, input_shape)
     check_share(subject, share)
     return read_batch(subject, share, knowledge)
@@ -339,6 +365,13 @@ def _read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) ->
         return trained if trained.size > 1 and not one else _alone(subject, share, knowledge)
     if subject.head.weight_name not in share:
         return _alone(subject, share, knowledge)
+    loss = loss_beside_softmax(knowledge, subject.head)
+    if loss is not None:
+        return _read_under(subject, share, knowledge, loss)
+    return _read_softmax(subject, share, knowledge)
+
+
+def _read_softmax(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
     space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
     if space.rank <= 1:
         weak = _weak(subject, share, space, knowledge)
@@ -356,6 +389,44 @@ def _read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) ->
         weak = _weak(subject, share, space, knowledge)
         read = read if weak is None else max(weak, read, key=_worth)
     return read if found is None else max(found, read, key=_worth)
+
+
+OTHER_LOSS = (
+    "{} gradients were added up; the samples of a batch are told apart under the cross-entropy and "
+    "under a plain binary cross-entropy of a share whose scale is known"
+)
+
+
+def _read_under(
+    subject: Subject, share: GradientShare, knowledge: Knowledge, loss: Loss
+) -> BatchRecovery:
+    """Read a batch under a loss that is no softmax cross-entropy, from the gradient of its head."""
+    space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
+    if space.rank <= 1:
+        return _alone(subject, share, knowledge)
+    size, plain = knowledge.samples or space.rank, replace(knowledge, loss=None)
+    known = isinstance(loss, BinaryCrossEntropy) and loss.pos_weight is None
+    if not known or knowledge.scale_unknown:
+        return BatchRecovery(Status.NOT_SINGLE, OTHER_LOSS.format(space.rank), size)
+    space = replace(space.times(size / loss.slope(space.classes)), binary=True)
+    features = subject.once(features_of_noise).to(space.U.device)
+    kinds = (Binary(), SmoothedBinary()) if knowledge.family is None else (knowledge.family,)
+    for kind in kinds:
+        smoothed = isinstance(kind, SmoothedBinary)
+        positive = subject.once(never_negative)
+        found = find_binary(space, features, smoothed, positive) if size >= space.rank else None
+        if found is None:
+            continue
+        whole, proof = found
+        at = whole.system.point(whole.x)
+        reading = HeadReading(space, at, proof, True, kind)
+        plain = replace(plain, family=kind)
+        samples = tuple(replace(one, loss=loss) for one in _samples(reading, plain))
+        proved = all(one.status is Status.UNIQUE for one in samples)
+        status = Status.UNIQUE if proved and len(samples) == size else Status.AMBIGUOUS
+        return BatchRecovery(status, _said(reading, samples, size, plain), size, samples)
+    words = _unsolvable(space, size, replace(plain, family=kinds[-1]))
+    return BatchRecovery(Status.NOT_SINGLE, words, size)
 
 
 def _weak(
@@ -417,7 +488,8 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
 def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     proof, at = reading.certificate, reading.at
     features = reading.space.features(at.b)
-    valid = (at.label.amin(-1) >= -(proof.label_errors + reading.space.relative)).tolist()
+    slack = proof.label_errors + reading.space.relative
+    valid = ((at.label.amin(-1) >= -slack) & (at.label.amax(-1) <= 1 + slack)).tolist()
     tested, regular = proof.tested.tolist(), proof.regular.tolist()
     # Samples of one class with the same prediction have the same ``δ``, so that they look like one:
     # sixteen samples of an untrained network can have a gradient of rank three, and other labels of
@@ -425,7 +497,7 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     # numbers may fit another client than the assumed one.
     assumed = reading.scale == 1.0 or knowledge.scale_unknown
     apart = assumed and knowledge.samples == reading.space.rank
-    samples = []
+    binary, samples = reading.space.binary, []
     for i, label in enumerate(at.label.clamp_min(0.0)):
         error = float(proof.label_errors[i]) + 2 * reading.space.relative
         flat = knowledge.scale_unknown and knowledge.family is None and is_flat(label)
@@ -435,7 +507,8 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
         samples.append(
             Recovery(
                 Status.UNIQUE if proved else Status.AMBIGUOUS, Doubt.FLAT.value if flat else said,
-                label / label.sum(), features[i], float(at.a[i].norm()), error,
+                label.clamp_max(1.0) if binary else label / label.sum(), features[i],
+                float(at.a[i].norm()), error,
                 float(proof.feature_errors[i]), 1 / reading.scale, 1, family=reading.family,
             )
         )  # fmt: skip

@@ -14,8 +14,10 @@ from softleak.paper import data, models
 
 
 def images(count):
-    drawn = data.samples(data.embedded(), data.Hard(), count, 5, data.CIFAR10_NORM)
-    return torch.stack([sample.x.reshape(3, 32, 32) for sample in drawn]).float()
+    """Different images: a stream draws some of them twice."""
+    drawn = data.samples(data.embedded(), data.Hard(), 3 * count, 5, data.CIFAR10_NORM)
+    x = torch.stack([sample.x.reshape(3, 32, 32) for sample in drawn]).float()
+    return x.unique(dim=0)[:count]
 
 
 def lenet(classes, bias=False, seed=0):

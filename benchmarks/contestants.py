@@ -8,26 +8,19 @@ from dataclasses import replace
 from torch import Tensor
 
 from benchmarks.cases import Case
-from benchmarks.published import EntryByEntry
+from benchmarks.classic import PUBLISHED_SMOOTHING, ClassicResult, EntryByEntry, FullHead
 from benchmarks.timing import Contestant, Timing
 from softleak import Recovery, Smoothed, recover_label
-from softleak.paper.classic import (
-    PUBLISHED_SMOOTHING,
-    ClassicResult,
-    Evaluation,
-    FullHead,
-    Swarm,
-    Vectorised,
-)
+from softleak.paper.classic import RowRatios, Swarm
 
 FLOOR, HEAD_ONLY, EVIDENCE = "one W g", "head only", "evidence"
 # The published code's loops over entries in Python; tensor operations, one scalar at a time; our
 # O(C) evaluation, all particles at once.
 AS_PUBLISHED, TENSORS, AT_ONCE = "as published", "with tensors", "at once"
-EVALUATIONS: dict[str, Evaluation] = {
+EVALUATIONS: dict[str, type[RowRatios]] = {
     AS_PUBLISHED: EntryByEntry,
     TENSORS: FullHead,
-    AT_ONCE: Vectorised,
+    AT_ONCE: RowRatios,
 }
 
 Answer = Tensor | Recovery | ClassicResult
@@ -57,9 +50,7 @@ def contestants(case: Case, kinds: Sequence[str]) -> list[Contestant[Answer]]:
 
 def _algorithm_1(case: Case, kind: str) -> Contestant[Answer]:
     """Return Algorithm 1 (L-BFGS), evaluated in this way."""
-    search = replace(PUBLISHED_SMOOTHING.lbfgs, objective=EVALUATIONS[kind])
-    if kind == AT_ONCE:
-        search = replace(search, history=1)  # the same steps, in less time
+    search = replace(PUBLISHED_SMOOTHING.lbfgs, evaluation=EVALUATIONS[kind])
     return Contestant(
         name_of(1, kind), lambda i: search(case.model, case.shares[i], head=case.head)
     )
@@ -67,11 +58,12 @@ def _algorithm_1(case: Case, kind: str) -> Contestant[Answer]:
 
 def _algorithm_2(case: Case, kind: str) -> Contestant[Answer]:
     """Return Algorithm 2 (particle swarm), evaluated in this way."""
-    search = replace(PUBLISHED_SMOOTHING.pso, objective=EVALUATIONS[kind])
+    search = replace(PUBLISHED_SMOOTHING.pso, evaluation=EVALUATIONS[kind])
     if kind != AT_ONCE:
         # A fraction of the first interval gives no answer, but the time of an evaluation.
         sample = Swarm(particles=50, iterations=1)
-        search = replace(search, swarm=sample, widths=(5.0,), bound=7.0, threshold=0.0)
+        part = replace(search.pso, swarm=sample, widths=(5.0,), bound=7.0, threshold=0.0)
+        search = replace(search, pso=part)
     return Contestant(
         name_of(2, kind), lambda i: search(case.model, case.shares[i], head=case.head)
     )

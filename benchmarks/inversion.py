@@ -15,13 +15,13 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import softleak as sl
+from benchmarks.classic import PUBLISHED_SMOOTHING, one_index
 from benchmarks.goals import Goal, goals_table, ratio
 from benchmarks.optimisers import by_cosine, l2, match
 from benchmarks.timing import Contestant, race, timed
 from softleak.audit.metrics import psnr
 from softleak.labels.evidence.relation import Relation
 from softleak.paper import data, models
-from softleak.paper.classic import PUBLISHED_SMOOTHING, one_index
 
 OURS, CLASSIC, CLASSIC_IMAGE, OURS_IMAGE = "softleak", "classic", "classic, image", "ours, image"
 ROUNDS = 3

@@ -42,10 +42,15 @@ def qualities(cell: MatchingCell, shelf: Shelf, part: float, compiled: bool) -> 
     """Return the PSNR of every image of a repetition in dB."""
     paper = LBFGS() if isinstance(cell.objective, L2) else Adam()
     optimiser = replace(paper, steps=round(paper.steps * part))
-    attack = replace(cell, optimiser=optimiser, compiled=compiled).prepare(shelf)
+    attack = replace(cell, optimiser=optimiser, compiled=compiled)
+    target = attack.attacked(shelf)
     numbers = range(cell.samples)
     batches = (numbers[i : i + cell.together] for i in range(0, len(numbers), cell.together))
-    return [float(str(found[PSNR])) for batch in batches for found in attack(batch, 0)]
+    return [
+        float(str(found[PSNR]))
+        for batch in batches
+        for found in attack.measured_together(target, batch, 0)
+    ]
 
 
 def main() -> None:

@@ -190,6 +190,11 @@ def _inputs_hold(report: AuditReport, sent: Sent) -> bool:
     return min(best) >= LEAK_RECOGNISABLE
 
 
+def _or_mean(true: Tensor, report: AuditReport) -> Tensor:
+    """Return what is true of the samples, with their mean where the report says that it may be."""
+    return torch.cat([true, true.mean(0, keepdim=True)]) if report.or_mean else true
+
+
 def _feature_error(report: AuditReport, sent: Sent) -> float:
     """Return the relative error of the feature; infinite if there is none.
 
@@ -201,7 +206,8 @@ def _feature_error(report: AuditReport, sent: Sent) -> float:
     found = found.double()
     if report.feature.up_to_length:
         found = found * (sent.features.norm(dim=1, keepdim=True) / found.norm())
-    off = (found - sent.features).norm(dim=1) / sent.features.norm(dim=1)
+    true = _or_mean(sent.features, report)
+    off = (found - true).norm(dim=1) / true.norm(dim=1)
     return float(off.min())
 
 
@@ -209,10 +215,11 @@ def input_psnr(subject: Subject, report: AuditReport, sent: Sent) -> float | Non
     """Return the PSNR in dB of the input that was found; None if there is none."""
     if report.input.pixels is None or not sent.data.x.is_floating_point():
         return None
-    scores = [
+    every = [
         Told(None, x).fitted(subject.head.classes, subject.input_shape)
-        .score(report.label.recovery, report.input, None).psnr for x in sent.data.x
-    ]  # fmt: skip
+        for x in _or_mean(sent.data.x, report)
+    ]
+    scores = [one.score(report.label.recovery, report.input, None).psnr for one in every]
     return max((one for one in scores if one is not None), default=None)
 
 

@@ -27,7 +27,8 @@ A claim is wrong if
 - a class is named, or with a probability above 0.9, that is not the true one;
 - a class is proved to be among the labels that no sample has, or counts exclude the true ones;
 - a label is proved for a sample, and none of the samples has it, or another one has it already;
-- a feature is off by more than 1 %;
+- a feature is off by more than 1 % (at the true length, where that is said to rest on more; by the
+  mean of all samples, where it is said that it may be of several);
 - an input is more than 3 dB worse than predicted, and below 20 dB if it counts as leaked;
 - a word that is called certain does not occur, or not there, or most of the words that are called
   likely do not;

@@ -480,3 +480,109 @@ def test_predictions_behind_noise_hold_or_are_not_made(factory, noise):
     pairs = behind_noise(factory, noise)
     over = [(told, true) for told, true in pairs if told - true > WITHIN]
     assert len(over) <= 0.1 * len(pairs), f"{len(over)} of {len(pairs)} (predicted, true): {over}"
+
+
+# What other clients send that trained in their own way.
+MEANS = "what was found are their means"
+HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def as_floats(sent: s.Tensors, half: torch.dtype) -> s.Tensors:
+    """Return gradients that were computed in half precision and sent as float32."""
+    return {n: g.to(half).float() for n, g in sent.items()}
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_mean_of_samples_of_one_class_is_not_called_one_of_them(tmp_path, half, seed):
+    files = Files(tmp_path, s.smooth, seed, gain=0.1)
+    x = torch.rand(2, s.WIDTH)
+    sent = as_floats(s.gradient(files.model, x, LABEL.expand(2)), HALVES[half])
+    found = files.share(sent, "--kind", "gradient")
+    assert found.named == {3}
+    assert {"feature", "input"} & found.leaks
+    assert MEANS in found.report["verdict"]
+    assert MEANS not in files.share(sent, "--samples", 1).report["verdict"]
+    exact = files.share(s.gradient(files.model, files.x, LABEL), "--kind", "gradient")
+    assert MEANS not in exact.report["verdict"]
+
+
+@pytest.mark.parametrize("factory", [s.classifier, s.smooth], ids=["ReLU", "tanh"])
+def test_mixed_precision_hides_neither_feature_nor_input(tmp_path, factory):
+    files = Files(tmp_path, factory)
+    found = files.share(s.amp(files.model, files.x, LABEL, 1.0))
+    assert {"class", "feature", "input"} <= found.leaks
+    assert found.psnr >= 40
+
+
+def test_mixed_precision_hides_no_class_of_a_batch(tmp_path):
+    files, y = Files(tmp_path, s.smooth), torch.tensor([3, 5, 8])
+    found = files.share(s.amp(files.model, torch.rand(3, s.WIDTH), y, 1.0))
+    assert found.named == {3, 5, 8}
+    assert "composition" in found.leaks
+
+
+def step_of(files: Files, layers: str) -> s.Tensors:
+    """Return the weights after a step of the layers that a name begins with."""
+    after = s.trained(files.model, [(files.x, LABEL)], sgd)
+    before = files.model.state_dict()
+    return {n: t if n.startswith(layers) else before[n] for n, t in after.items()}
+
+
+def test_a_frozen_head_is_no_attack_without_success(tmp_path):
+    files = Files(tmp_path, s.smooth)
+    found = files.after(step_of(files, "0"), "--lr", 0.1)
+    assert found.code == 5
+    assert found.contradicted["steps"] == "frozen"
+    assert not found.green
+    assert found.psnr >= 40
+
+
+def test_layers_that_did_not_move_are_no_evidence(tmp_path):
+    files = Files(tmp_path, s.smooth)
+    found = files.after(step_of(files, "4"), "--lr", 0.1)
+    assert {"label", "feature"} <= found.leaks
+    assert found.named == {3}
+
+
+def test_one_division_gives_the_feature_at_other_weights(tmp_path):
+    files, own = Files(tmp_path, s.cnn), s.made(s.cnn, seed=5)
+    found = files.share(s.gradient(own, files.x, LABEL))
+    assert "weights" in found.contradicted
+    assert found.report["feature"]["proved"]
+    assert found.report["feature"]["up_to_length"]
+
+
+@pytest.mark.parametrize("kept", [0.003, 0.01, 0.05])
+def test_columns_that_were_cut_off_are_no_zeros_of_a_feature(tmp_path, kept):
+    files = Files(tmp_path, s.smooth)
+    found = files.share(s.top_k(s.gradient(files.model, files.x, LABEL), kept))
+    assert not found.report["feature"]["proved"]
+    honest(found, {3})
+
+
+def test_a_client_that_took_fewer_steps_is_another_client(tmp_path):
+    files = Files(tmp_path, s.smooth)
+    after = s.trained(files.model, [(files.x, LABEL)] * 2, sgd)
+    found = files.after(after, "--client", "optimiser=sgd,lr=0.1,steps=3")
+    assert found.code == 5 or found.leaks
+    assert not found.green
+
+
+def test_signs_of_residuals_are_not_read_as_several_labels(tmp_path):
+    files, y = Files(tmp_path, s.cnn), torch.tensor([[9.0] * 7 + [-9.0] * 3])
+    found = files.share(s.gradient(files.model, files.x, y, F.l1_loss), "--kind", "gradient")
+    assert not {"label", "class"} & found.leaks
+    honest(found, set())
+
+
+def test_counts_that_tell_every_label_are_said_to(tmp_path):
+    files = Files(tmp_path, s.classifier, gain=4.0)
+    x = torch.rand(16, s.WIDTH)
+    with torch.no_grad():
+        y = files.model(x).argmin(-1)
+    after = s.trained(files.model, [(x, y)], sgd)
+    stated = ("--client", "optimiser=sgd,lr=0.1,steps=1")
+    verdict = files.after(after, *stated, "--samples", 16).report["verdict"]
+    assert "how many samples of each class are in it" in verdict
+    assert "of 0 of" not in verdict

@@ -141,7 +141,7 @@ MISTAKES = [
     (["--samples", "4"], "which update"),
     ([*MODEL, "--before", "a.pt"], "belong together"),
     (["--model", "nonsense", "--share", "x.pt"], "expected lenet"),
-    (["--model", "nowhere:factory", "--share", "x.pt"], "could not make a model"),
+    (["--model", "nowhere:factory", "--share", "x.pt"], "could not import"),
     (["--model", "math:pi", "--share", "x.pt"], "could not make a model"),
     (["--model", "nets/own.py:build", "--share", "x.pt"], "write nets.own:build"),
     ([*MODEL, "--share", "x.pt", "--input-shape", "big"], "3,32,32"),

@@ -65,6 +65,6 @@ def test_targets_of_a_regression_are_numbers(sent, tmp_path):
     targets = torch.linspace(-2, 3, 14)
     answer = audited(tmp_path / "out", *sent(targets, "mse"), "--loss", "mse")
     label = only(answer)["label"]
-    assert (label["status"], label["has"]) == ("UNIQUE", None)
+    assert (label["status"], label["has"], label["loss"]) == ("AMBIGUOUS", None, "mse")
     assert torch.tensor(label["label"]).sub(targets).norm() < 1e-4 * targets.norm()
     assert "targets -2, " in (tmp_path / "out" / "index.html").read_text()

@@ -28,15 +28,15 @@ from softleak.audit.report import (
 from softleak.batches.sparse.attacks import recover_trained_batch
 from softleak.core.errors import in_a_line
 from softleak.core.factors import factor
-from softleak.core.fit import Bearing, Topic
-from softleak.core.input_spec import InputSpec, normalisation_of
+from softleak.core.fit import Bearing, Explanation, Topic
+from softleak.core.input_spec import InputSpec, Normalisation, normalisation_of
 from softleak.core.results import BatchRecovery, Reason, Recovery, Status, Told, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import chain_of
 from softleak.inversion.invert import walk_back
 from softleak.inversion.patches import invert_patches, patch_plan
-from softleak.inversion.quotient import divided
+from softleak.inversion.quotient import divided, without_factor
 from softleak.inversion.results import SUFFICIENT_PSNR, Inversion, NoWay, Text
 from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
@@ -76,6 +76,8 @@ def invert_embedded(
     """Compute the input from the gradients of embeddings; None if the model has none for it."""
     sent, share = share, share.expecting(taken_for_noise(subject, share, recovery))
     if isinstance(subject.input_shape, InputSpec):
+        if recovery.fit.explanations & {Explanation.SIGNS, Explanation.ADAPTIVE}:
+            return text_finding(read_bag(subject, sent, "signs are left, and not sizes"))
         text = read_text(subject, share, recovery)
         told = text_finding(text)
         several = recovery.status in (Status.NOT_SINGLE, Status.OWN_LABEL)
@@ -88,7 +90,15 @@ def invert_embedded(
     if isinstance(plan, NoWay) or not {plan.weight, plan.positions} <= share.keys():
         return None
     found = invert_patches(plan, share)
-    return _computed(Method.EMBEDDING, found, found.message, options)
+    confirmed = without_factor(subject, share, recovery, found.input, found.error)
+    if confirmed is not None:
+        x, error, value = confirmed
+        found = replace(found, input=x, error=error)
+        return replace(_computed(Method.EMBEDDING, found, found.message, options), factor=value)
+    made = _computed(Method.EMBEDDING, found, found.message, options)
+    good = made.leaked  # but for a factor of the positions' gradient beside that of the patches
+    reason = because(Why.TO_A_FACTOR, message=found.message) if good else made.reason
+    return replace(made, psnr_predicted=None, reason=reason, up_to_factor=good)
 
 
 def embeddings(subject: Subject) -> tuple[str, ...]:
@@ -117,6 +127,8 @@ def invert_input(
     if isinstance(chain, NoWay):
         return InputFinding(Method.NONE, chain.reason)
     found = walk_back(subject.model, share, recovery, chain=chain)
+    if recovery.fit[Topic.STEPS].bearing is Bearing.CONTRADICTED:
+        found = replace(found, borne_out=False)
     agreed = Why.UNDETERMINED if found.borne_out else Why.NOT_BORNE_OUT
     said = because(Why.DETERMINED if found.determined else agreed)
     return _computed(Method.INVERSION, found, said, options)
@@ -196,19 +208,23 @@ def match_input(
     if best.input is None:
         return not_run(MATCHING.name, best.message)
     to_pixels = normalisation_of(best.input, options.normalisation)
-    several = isinstance(recovery, BatchRecovery)
-
-    def rows(x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(to_pixels.pixels(x)) if several else (to_pixels.pixels(x),)
-
-    pixels = [rows(one.input) for one in found if one.input is not None]
+    pixels = [_rows(one.input, to_pixels, recovery) for one in found if one.input is not None]
     agreed = [agreement_of(*pair) for pair in zip(*pixels, strict=True) if len(pair) > 1]
-    agreement, shown = min(agreed, default=None), rows(best.input)
+    agreement, shown = min(agreed, default=None), _rows(best.input, to_pixels, recovery)
+    several = isinstance(recovery, BatchRecovery)
     reason = because(Why.MATCHED, several=several, misfit=best.misfit, agreement=agreement)
     return InputFinding(
         Method.MATCHING, reason, shown[0], to_pixels=to_pixels, misfit=best.misfit,
         agreement=agreement, batch=shown if several else (),
     )  # fmt: skip
+
+
+def _rows(
+    x: Tensor, to_pixels: Normalisation, recovery: Recovery | BatchRecovery
+) -> tuple[Tensor, ...]:
+    """Return the pixels of every input; one sample is a batch of one."""
+    pixels = to_pixels.pixels(x)
+    return tuple(pixels) if isinstance(recovery, BatchRecovery) else (pixels,)
 
 
 SOLVING_PART = 0.6  # of the time that solving for an image may take; matching has the rest
@@ -222,8 +238,16 @@ def search_input(
     """Solve for the input of a smooth network; match gradients if that proves nothing."""
     began = time.perf_counter()
     found, ending = _solved(subject, share, recovery, options)
-    proved = None if found is None else _solution_described(found, recovery, options)
-    if proved is not None:
+    if found is not None and found.proved and found.input is not None and found.certificate:
+        to_pixels = normalisation_of(found.input, options.normalisation)
+        several = isinstance(recovery, BatchRecovery)
+        pixels = _rows(found.input, to_pixels, recovery)
+        proved = InputFinding(
+            Method.SOLVING, because(Why.SOLVED, several=several), pixels[0],
+            found.certificate.psnr_predicted(to_pixels.scale), determined=True,
+            to_pixels=to_pixels, misfit=found.misfit, certificate=found.certificate,
+            batch=pixels if several else (),
+        )  # fmt: skip
         return replace(proved, attempts={GAUSS_NEWTON.id: proved.ending})
     left = max(options.seconds - (time.perf_counter() - began), 0.0)
     if options.seconds > 0:
@@ -243,47 +267,25 @@ def _solved(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> tuple[Reconstruction | None, Ending]:
     """Return what Gauss–Newton found, if it was tried, and how it ended."""
-    try:
-        if why := _inapplicable(subject, recovery, options):
-            return None, (Outcome.NOT_APPLICABLE, why)
-        seconds = SOLVING_PART * options.seconds
-        matching = Matching(optimiser=SOLVING_METHOD, restarts=SOLVING_RESTARTS, seconds=seconds)
-        shaped = replace(subject, said_shape=subject.input_shape)
-        (found,) = matching(shaped, [share], [recovery])
-    except Exception as error:  # the model's own code and torch may raise anything
-        why = because(Why.NOT_RUN, name="it", error=in_a_line(error))
-        return None, (Outcome.NOT_CARRIED_OUT, why)
-    return found, (Outcome.of(found.proved), found.message)
-
-
-def _inapplicable(
-    subject: Subject, recovery: Recovery | BatchRecovery, options: Options
-) -> Told | None:
-    """Return why Gauss–Newton does not apply; None if it does."""
     shape, most = subject.input_shape, SOLVING_METHOD.dense
-    if options.seconds <= 0:
-        return because(Why.NO_TIME)
-    if not isinstance(shape, tuple):
-        return because(Why.NO_SHAPE)
-    inputs = recovery.size if isinstance(recovery, BatchRecovery) else 1
-    if (unknowns := inputs * math.prod(shape)) > most:
-        return because(Why.TOO_MANY_UNKNOWNS, unknowns=unknowns, most=most)
-    return SOLVING_METHOD.roughness(subject, shape) or None
-
-
-def _solution_described(
-    found: Reconstruction, recovery: Recovery | BatchRecovery, options: Options
-) -> InputFinding | None:
-    """Return an image that is proved as a finding, with the PSNR that its certificate predicts."""
-    if not found.proved or found.input is None or found.certificate is None:
-        return None
-    to_pixels = normalisation_of(found.input, options.normalisation)
-    several, pixels = isinstance(recovery, BatchRecovery), to_pixels.pixels(found.input)
-    return InputFinding(
-        Method.SOLVING, because(Why.SOLVED, several=several), pixels[0] if several else pixels,
-        found.certificate.psnr_predicted(to_pixels.scale), determined=True, to_pixels=to_pixels,
-        misfit=found.misfit, certificate=found.certificate, batch=tuple(pixels) if several else (),
-    )  # fmt: skip
+    inputs, seconds = recovery.size if isinstance(recovery, BatchRecovery) else 1, options.seconds
+    try:
+        if seconds <= 0:
+            return None, (Outcome.NOT_APPLICABLE, because(Why.NO_TIME))
+        if not isinstance(shape, tuple):
+            return None, (Outcome.NOT_APPLICABLE, because(Why.NO_SHAPE))
+        if (unknowns := inputs * math.prod(shape)) > most:
+            many = because(Why.TOO_MANY_UNKNOWNS, unknowns=unknowns, most=most)
+            return None, (Outcome.NOT_APPLICABLE, many)
+        if why := SOLVING_METHOD.roughness(subject, shape):
+            return None, (Outcome.NOT_APPLICABLE, why)
+        part = SOLVING_PART * seconds
+        matching = Matching(optimiser=SOLVING_METHOD, restarts=SOLVING_RESTARTS, seconds=part)
+        (found,) = matching(replace(subject, said_shape=shape), [share], [recovery])
+    except Exception as error:  # the model's own code and torch may raise anything
+        raised = because(Why.NOT_RUN, name="it", error=in_a_line(error))
+        return None, (Outcome.NOT_CARRIED_OUT, raised)
+    return found, (Outcome.of(found.proved), found.message)
 
 
 FIRST_LAYER = Method("FIRST_LAYER", "closed form, from the first layer's update", exact=True)
@@ -442,17 +444,17 @@ def recover_input(
         if lacking := attack.lacks(subject, recovery):
             ended[attack.id] = Outcome.NOT_APPLICABLE, lacking
             continue
-        tries = [
-            (_attempted(attack, partial(run, subject, one, recovery, options)), one)
-            for one in shares
-        ]
-        found, share = max(tries, key=lambda pair: _promise(pair[0]))
-        if found is None:
+        tries = (
+            (_attempted(attack, partial(run, subject, o, recovery, options)), o) for o in shares
+        )
+        done = [(found, one) for found, one in tries if found is not None]
+        if not done:
             ended[attack.id] = Outcome.NOT_APPLICABLE, because(Why.OFFERS_NOTHING)
             continue
+        found, kept = max(done, key=lambda pair: (pair[0].leaked, pair[0].quality))
         ended |= {attack.id: found.ending, **found.attempts}
         best = found if best is None else _better(best, found)
-        shares = [share]
+        shares = [kept]
     best = best or InputFinding(Method.NONE, because(Why.NO_FEATURE))
     return replace(best, seconds=time.perf_counter() - start, attempts=ended)
 
@@ -461,14 +463,12 @@ def trained_input(subject: Subject, share: GradientShare, options: Options) -> I
     """Return the first input behind an update of several steps, or why none was attacked."""
     if not options.inputs:
         return InputFinding(Method.NONE, because(Why.NOT_ASKED), asked=False)
-    start = time.perf_counter()
     for attack in INPUT_ATTACKS:
         if attack.trained is None:
             continue
         found = _attempted(attack, partial(attack.trained, subject, share, options))
         if found is not None:
-            ended = {attack.id: found.ending} if found.attacked else {}
-            return replace(found, seconds=time.perf_counter() - start, attempts=ended)
+            return found
     return InputFinding(Method.NONE, because(Why.OFFERS_NOTHING))
 
 
@@ -478,26 +478,20 @@ def batch_input(
     """Search for all inputs of an update of several samples, if one of its labels is proved."""
     if samples.found is None or not samples.proved or samples.pictures:
         return InputFinding(Method.NONE, because(Why.SEVERAL_MIXED))
-    start = time.perf_counter()
     found = _attempted(MATCHING, partial(search_input, subject, share, samples.found, options))
-    if found is None:
-        return InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
-    attempts = {**found.attempts, **({MATCHING.id: found.ending} if found.attacked else {})}
-    return replace(found, seconds=time.perf_counter() - start, attempts=attempts)
+    return found or InputFinding(Method.NONE, because(Why.NO_TIME_FOR_BATCH))
 
 
 def input_of_any_loss(
     subject: Subject, share: GradientShare, options: Options
 ) -> InputFinding | None:
     """Return the inputs that the first layer tells of several samples, whatever the loss."""
-    try:
+
+    def tried() -> InputFinding | None:
         found = recover_trained_batch(subject, share, options.knowledge.of(share))
-    except Exception:  # the model's own code and torch may raise anything
-        return None
-    told = first_inputs(found, options)
-    if told is None:
-        return None
-    return replace(told, attempts={LOCAL_FIRST_LAYER.id: told.ending})
+        return first_inputs(found, options)
+
+    return _attempted(LOCAL_FIRST_LAYER, tried)
 
 
 def not_run(name: str, error: str) -> InputFinding:
@@ -508,14 +502,15 @@ def not_run(name: str, error: str) -> InputFinding:
 
 def _attempted(attack: Attack, run: Callable[[], InputFinding | None]) -> InputFinding | None:
     """Return the outcome of an attack, or in one line why it could not be carried out."""
+    start = time.perf_counter()
     try:
-        return run()
+        found = run()
     except Exception as error:  # the model's own code and torch may raise anything
-        return not_run(attack.name, in_a_line(error))
-
-
-def _promise(found: InputFinding | None) -> tuple[bool, float]:
-    return (False, -math.inf) if found is None else (found.leaked, found.quality)
+        found = not_run(attack.name, in_a_line(error))
+    seconds = time.perf_counter() - start
+    if found is None or not found.attacked:
+        return found and replace(found, seconds=seconds)
+    return replace(found, seconds=seconds, attempts={**found.attempts, attack.id: found.ending})
 
 
 def _better(best: InputFinding, found: InputFinding) -> InputFinding:

@@ -19,14 +19,21 @@ if TYPE_CHECKING:
 
 
 class Severity(Enum):
-    """How bad a finding is, from the worst to the best that an audit can say."""
+    """How bad a finding is, from the worst to the best that an audit can say; and what it means."""
 
-    CRITICAL = "critical"
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-    NOT_KNOWN = "not known"
-    NONE_FOUND = "none found"
+    CRITICAL = "critical", "an input, or a part of one, was recovered"
+    HIGH = "high", "the label, or the feature before the last layer, was recovered"
+    MEDIUM = "medium", "classes were recovered"
+    LOW = "low", "the label was narrowed down to a set"
+    NOT_KNOWN = "not known", "nothing was recovered, but not everything was attacked"
+    NONE_FOUND = "none found", "no attack of this audit succeeded; another may"
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Severity:
+        made = object.__new__(cls)
+        made._value_, made.meaning = value, meaning
+        return made
 
     @property
     def rank(self) -> int:
@@ -37,21 +44,6 @@ class Severity(Enum):
     def slug(self) -> str:
         """Return the name as a page's classes write it."""
         return self.name.lower().replace("_", "-")
-
-    @property
-    def meaning(self) -> str:
-        """Return in a phrase what was recovered."""
-        return _MEANING[self]
-
-
-_MEANING = {
-    Severity.CRITICAL: "an input, or a part of one, was recovered",
-    Severity.HIGH: "the label, or the feature before the last layer, was recovered",
-    Severity.MEDIUM: "classes were recovered",
-    Severity.LOW: "the label was narrowed down to a set",
-    Severity.NOT_KNOWN: "nothing was recovered, but not everything was attacked",
-    Severity.NONE_FOUND: "no attack of this audit succeeded; another may",
-}
 
 
 class _Table(type):
@@ -144,8 +136,9 @@ Leak.COMPOSITION = register(Leak(
     "composition", "class composition", "which classes are in it", "which classes are in them",
     "classes proved to be among the labels",
     Severity.MEDIUM,
-    lambda report: State.of(  # the only label names a class as well
-        report.knows_label or report.knows_class or bool(report.composition.raised),
+    lambda report: State.of(  # the only label names a class as well, unless it is of numbers
+        (report.knows_label and not report.label.recovery.targets)
+        or report.knows_class or bool(report.composition.raised),
         report.composition.attacked,
     ),
 ))  # fmt: skip

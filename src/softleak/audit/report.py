@@ -7,11 +7,10 @@ The reports of all shares, and how to run the audit again, make up an audit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from html import escape
 from os import PathLike
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -22,11 +21,12 @@ from softleak.audit.options import NO_NAMES, TokenNames
 from softleak.audit.sweeps import WhatIf
 from softleak.bounds.hidden import Hiding
 from softleak.core.errors import LeakFound
-from softleak.core.fit import Explanation, Fit, Topic
+from softleak.core.families import KNOWN_FAMILIES
+from softleak.core.fit import Bearing, Explanation, Fit, Topic
 from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import CrossEntropy
-from softleak.core.results import BatchRecovery, Recovery, Status, Told, Why, because
+from softleak.core.results import BatchRecovery, Recovery, ShortRepr, Status, Told, Why, because
 from softleak.core.vocabulary import State
 from softleak.inversion.results import Certainty, LayerReport, Text
 from softleak.matching.reconstruction import Certificate
@@ -61,6 +61,12 @@ LEAK_LABEL_ERROR = 0.1  # L1: a label whose error is bounded by this is known, i
 LEAK_MISFIT = 0.2  # what a matched image may leave of the share, relative to its size
 
 
+# What explains an update so that the length of a feature rests on more than the gradients.
+OF_ANY_LENGTH = frozenset(
+    {Explanation.ANY_TEMPERATURE, Explanation.TEMPERATURE, Explanation.TENSOR_FACTORS}
+)
+
+
 # How much of a label is proved, in the words of ``audit.json``: AMBIGUOUS is a set of labels, CLASS
 # the class only, PROBABLE the class, probably.
 Proved = Literal["UNIQUE", "AMBIGUOUS", "CLASS", "PROBABLE", "NOTHING"]
@@ -68,58 +74,75 @@ Proved = Literal["UNIQUE", "AMBIGUOUS", "CLASS", "PROBABLE", "NOTHING"]
 
 @dataclass(frozen=True, eq=False)
 class LabelFinding:
-    """The recovery, and how much of the label it proves."""
+    """What is known of the label of the only sample, or of those of several."""
 
-    recovery: Recovery
+    recovery: Recovery  # of the update read as that of one sample
     seconds: float
+    samples: tuple[Recovery, ...] = ()  # of an update of several, those whose label is proved
 
     @property
     def proved(self) -> Proved:
-        """Return what was proved, without any truth."""
-        if self.recovery.status is Status.UNIQUE:
-            return "UNIQUE"
-        if self.recovery.status is Status.PROBABLE:
-            return "PROBABLE"
-        if self.recovery.readings:
-            return "AMBIGUOUS"
-        if self.class_index is not None:
-            return "CLASS"
-        narrowed = self.recovery.status is Status.AMBIGUOUS and self.recovery.label is not None
-        return "AMBIGUOUS" if narrowed else "NOTHING"
+        """Return what was proved, without any truth: UNIQUE if the label of any sample is."""
+        return "UNIQUE" if self.samples else proved_of(self.recovery)
 
     @property
     def known(self) -> bool:
-        """Return whether the label is named: alone, nearly, or as one of two readings."""
-        recovery = self.recovery
-        # Evidence of other layers bounds the label of the gradient itself, as a report assumes.
-        probable = recovery.status is Status.PROBABLE
-        bounded = recovery.complete or _decided(recovery) or probable
-        close = bounded and recovery.error <= LEAK_LABEL_ERROR
-        return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
+        """Return whether a label is named."""
+        return bool(self.samples) or named(self.recovery)
+
+    @property
+    def listed(self) -> bool:
+        """Return whether several labels of the sample, or its targets, are named."""
+        return listed(self.recovery)
 
     @property
     def class_index(self) -> int | None:
-        """Return the class every label that fits has on top, or that noise leaves probable."""
-        recovery = self.recovery
-        if recovery.readings:
-            labels = [one.label for one in recovery.readings]
-            labels += [one.label for one in recovery.solutions]
-            tops = {int(label.argmax()) for label in labels}
-            return tops.pop() if len(tops) == 1 else None
-        if recovery.status is Status.PROBABLE:
-            return recovery.class_index
-        return self._bounded_class if recovery.proved_class is None else recovery.proved_class
+        """Return the class that every label of the only sample has on top, if it fits."""
+        return class_of(self.recovery)
 
-    @property
-    def _bounded_class(self) -> int | None:
-        """Return the class that leads a known label by more than the label's error."""
-        label = self.recovery.label
-        if not self.known or label is None:
-            return None
-        if len(label) < 2:
-            return None
-        (first, second), (top, _) = (pair.tolist() for pair in label.topk(2))
-        return top if first - second > self.recovery.error else None
+
+def proved_of(recovery: Recovery) -> Proved:
+    """Return what is proved of the label of one sample."""
+    if recovery.status in (Status.UNIQUE, Status.PROBABLE):
+        return "UNIQUE" if recovery.status is Status.UNIQUE else "PROBABLE"
+    if recovery.readings:
+        return "AMBIGUOUS"
+    if class_of(recovery) is not None:
+        return "CLASS"
+    narrowed = recovery.status is Status.AMBIGUOUS and recovery.label is not None
+    return "AMBIGUOUS" if narrowed else "NOTHING"
+
+
+def named(recovery: Recovery) -> bool:
+    """Return whether the label of one sample is named: alone, nearly, or as one of two readings."""
+    # Evidence of other layers bounds the label of the gradient itself, as a report assumes.
+    bounded = recovery.complete or _decided(recovery) or recovery.status is Status.PROBABLE
+    close = bounded and recovery.error <= LEAK_LABEL_ERROR
+    return recovery.status is Status.UNIQUE or close or bool(recovery.readings)
+
+
+def listed(recovery: Recovery) -> bool:
+    """Return whether several labels of one sample, or its targets, are named."""
+    told = named(recovery) or recovery.status is Status.PROBABLE
+    return told and recovery.label is not None and not recovery.loss.balanced
+
+
+def class_of(recovery: Recovery) -> int | None:
+    """Return the class every label that fits has on top, or that noise leaves probable."""
+    if not recovery.loss.balanced:
+        return None  # of several labels, or of targets, the largest is no class
+    if recovery.readings:
+        labels = [one.label for one in recovery.readings]
+        labels += [one.label for one in recovery.solutions]
+        tops = {int(label.argmax()) for label in labels}
+        return tops.pop() if len(tops) == 1 else None
+    if recovery.status is Status.PROBABLE or recovery.proved_class is not None:
+        probable = recovery.status is Status.PROBABLE
+        return recovery.class_index if probable else recovery.proved_class
+    if not named(recovery) or recovery.label is None or len(recovery.label) < 2:
+        return None
+    (first, second), (top, _) = (pair.tolist() for pair in recovery.label.topk(2))
+    return top if first - second > recovery.error else None  # by more than the label's error
 
 
 def _decided(recovery: Recovery) -> bool:
@@ -135,7 +158,7 @@ class FeatureFinding:
     entries: int
     error: float
     proved: bool
-    up_to_length: bool = False  # whether a loss with a temperature would give it another length
+    up_to_length: bool = False  # whether a temperature, or factors of tensors, give another length
 
     @classmethod
     def of(cls, recovery: Recovery) -> FeatureFinding:
@@ -149,7 +172,7 @@ class FeatureFinding:
         one = recovery.complete and len(recovery.solutions) == 1
         proved = sure or one or _decided(recovery)
         error = recovery.feature_error
-        free = recovery.fit[Topic.LOSS].explanation is Explanation.ANY_TEMPERATURE
+        free = bool(recovery.fit.explanations & OF_ANY_LENGTH)
         return cls(recovery.feature.numel(), error, proved and error <= LEAK_FEATURE_ERROR, free)
 
 
@@ -325,6 +348,11 @@ class CompositionFinding:
         """Return the finding with further reasons."""
         return replace(self, reasons=(*self.reasons, *(one for one in more if one)))
 
+    def with_labels(self, proved: Sequence[Recovery]) -> CompositionFinding:
+        """Return the finding with the classes of samples whose labels are proved."""
+        classes = {one.class_index for one in proved if one.class_index is not None}
+        return replace(self, present=tuple(sorted(classes.union(self.present))))
+
 
 UNREAD = CompositionFinding()
 
@@ -392,12 +420,6 @@ class SamplesFinding:
         """Return the number of inputs that are proved; a matched one is a candidate."""
         return self.inputs if self.searched is None or self.searched.method.exact else 0
 
-    def with_inputs(self, searched: InputFinding) -> SamplesFinding:
-        """Return the samples with the inputs that a search found of them."""
-        if not searched.batch:
-            return self
-        return replace(self, pictures=searched.batch, searched=searched)
-
 
 NO_SAMPLES = SamplesFinding()
 
@@ -420,8 +442,8 @@ class Score:
         return None if self.psnr is None else self.psnr >= LEAK_RECOGNISABLE
 
 
-@dataclass(frozen=True, eq=False)
-class AuditReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class AuditReport(ShortRepr):
     """Of one share what it gave away, and how that was found out."""
 
     name: str
@@ -436,6 +458,11 @@ class AuditReport:
     notes: tuple[str, ...] = ()  # what the share looks like, where that explains the verdict
     tokens: TokenNames = NO_NAMES  # the words behind the ids of a text
     samples: SamplesFinding = NO_SAMPLES  # of an update of several
+    or_mean: bool = False  # whether several samples of one class would have passed for one
+
+    def __post_init__(self) -> None:
+        label = replace(self.label, samples=self.samples.proved)  # whoever proved them
+        object.__setattr__(self, "label", label)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -476,6 +503,16 @@ class AuditReport:
         return self.label.recovery.fit
 
     @property
+    def of_open_loss(self) -> bool:
+        """Return whether a label of no simple kind is the right one under one loss alone."""
+        recovery = self.label.recovery
+        simple = (
+            recovery.family in KNOWN_FAMILIES
+            or recovery.fit[Topic.LOSS].bearing is not Bearing.OPEN
+        )
+        return recovery.status is Status.UNIQUE and not simple and self.knowledge.loss is None
+
+    @property
     def refuted(self) -> bool:
         """Return whether no label and no class is named, as the update is not what was stated."""
         return self.states[Leak.LABEL] is State.CONTRADICTED and self.label.class_index is None
@@ -483,7 +520,7 @@ class AuditReport:
     @property
     def knows_label(self) -> bool:
         """Return whether a label is named: that of the only sample, or of one of several."""
-        return self.label.known or bool(self.samples.proved) or self._counted
+        return self.label.known or self._counted
 
     @property
     def _counted(self) -> bool:
@@ -497,12 +534,14 @@ class AuditReport:
 
         A label of two equal halves is known and has no class; one of two readings has one.
         """
+        if self.label.recovery.targets:
+            return False
         if self.label.class_index is not None or self.label.recovery.readings:
             return True
         one = len(self.composition.raised) == 1 == len(self.composition.present)
         alone = one and (not self.several or self._counted)
         if alone or not isinstance(self.label.recovery.loss, CrossEntropy):
-            return alone or self.label.known
+            return alone or self.label.known or self.label.listed
         return any(one.class_index is not None for one in self.samples.proved)
 
     @property
@@ -545,15 +584,11 @@ class AuditReport:
         if (self.leaks | self.unattacked) & frozenset(kinds):
             raise LeakFound(gate(self, kinds))
 
-    def __str__(self) -> str:
-        """Return the verdict in a few lines."""
+    def _lines(self) -> Iterator[str]:
         from softleak.present.words import headline, states_in_brief  # above, where words are made
 
-        return f"{self.name}: {headline(self)}\n{states_in_brief(self)}"
-
-    def _repr_html_(self) -> str:
-        """Return the same lines for a notebook."""
-        return f"<pre>{escape(str(self))}</pre>"
+        yield f"{self.name}: {headline(self)}"
+        yield states_in_brief(self)
 
     def to_html(self, path: str | PathLike[str], class_names: tuple[str, ...] = ()) -> None:
         """Write the page of this share alone, whole or not at all."""

@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from softleak.audit.input_attacks import (
 from softleak.audit.metrics import Truth
 from softleak.audit.options import Options
 from softleak.audit.report import (
+    LEAK_FEATURE_ERROR,
     NO_SAMPLES,
     UNREAD,
     AuditReport,
@@ -50,13 +51,14 @@ from softleak.core.errors import FileError, ShareError, SoftleakError, in_a_line
 from softleak.core.factors import factor, head_gradients
 from softleak.core.families import Family, SmoothedMixed
 from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
-from softleak.core.head import Head
+from softleak.core.head import Head, with_precision
 from softleak.core.input_spec import InputSpec, Layout, entries
 from softleak.core.loss import CrossEntropy, Loss, stated_loss
 from softleak.core.results import Reading, Recovery, Status, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision, UpdateKind
+from softleak.inversion.quotient import divided_feature, hides_several
 from softleak.io.formats import Content, fingerprint
 from softleak.io.untrusted import shown
 from softleak.io.weights import aligned, copy_weights, own_weights
@@ -134,19 +136,13 @@ def _step_between(
     model: nn.Module, before: Weights | None, after: Weights, lr: float | None
 ) -> tuple[nn.Module, GradientShare]:
     """Return the model at the weights before a step, and the update that the step sent."""
-    old, new = (None if one is None else _content(one) for one in (before, after))
-    if old is None:
-        old = Content(model.state_dict())
-    else:
-        model = copy_weights(deepcopy(model), old.tensors, "before")
-    return model, UpdateReading(lr=lr).between(old, cast(Content, new), model)
-
-
-def _content(weights: Weights) -> Content:
-    """Return the tensors of a ``state_dict``, or those of a file."""
-    return (
-        Content(dict(weights)) if isinstance(weights, Mapping) else tensor_files.load(Path(weights))
+    old, new = (
+        Content(dict(one)) if isinstance(one, Mapping) else tensor_files.load(Path(one))
+        for one in (model.state_dict() if before is None else before, after)
     )
+    if before is not None:
+        model = copy_weights(deepcopy(model), old.tensors, "before")
+    return model, UpdateReading(lr=lr).between(old, new, model)
 
 
 def prepared(subject: Subject, share: GradientShare, options: Options) -> GradientShare:
@@ -167,8 +163,15 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
             "cross-entropy gives; the file is damaged, or not of gradients"
         )
     _check_not_weights(subject, share)
+    share = with_precision(_moved(subject, share), subject.head)
     noise = options.knowledge.noise
     return share.expecting(noise) if noise and not noise_is_absent(share, noise) else share
+
+
+def _moved(subject: Subject, share: GradientShare) -> GradientShare:
+    """Return the share without layers of zeros: frozen ones say nothing, as they were not sent."""
+    head = {subject.head.weight_name, subject.head.bias_name}
+    return share.without(*(n for n in share if n not in head and share.largest(n) == 0))
 
 
 def _check_input_shape(subject: Subject, share: GradientShare) -> None:
@@ -242,14 +245,24 @@ def _report(
     if one_step:
         if labelled and mixes(recovery, composition):
             samples = read_samples(subject, gradient, composition, options)
+            composition = composition.with_labels(samples.proved)
         found = _input(subject, share, followed, composition, samples, options)
-        samples = samples.with_inputs(found)
+        if found.batch:  # what a search found of all of them
+            samples = replace(samples, pictures=found.batch, searched=found)
     else:
         found = trained_input(subject, named.share, options)
+    own, feature = _with_factors(recovery, found), FeatureFinding.of(followed)
+    mean = False
+    if one_step and labelled and not mixes(recovery, composition):
+        if not feature.proved:
+            own, feature = _with_feature(subject, gradient, own, feature)
+        whole = found.leaked and found.method.exact and found.text is None
+        mean = (feature.proved or whole) and options.knowledge.samples != 1
+        mean = mean and _may_be_mean(subject, gradient, followed, own)
     return AuditReport(
         named.name,
-        _with_factors(label, found),
-        FeatureFinding.of(followed),
+        replace(label, recovery=own),
+        feature,
         found,
         options.knowledge.of(named.share),
         scalar_view(subject.head, gradient, recovery) if options.views and one_step else None,
@@ -259,7 +272,25 @@ def _report(
         tuple(h.sentence for h in recovery.fit.hypotheses if h.explanation in NOTED),
         options.tokens,
         samples,
+        mean,
     )
+
+
+def _with_feature(
+    subject: Subject, share: GradientShare, recovery: Recovery, feature: FeatureFinding
+) -> tuple[Recovery, FeatureFinding]:
+    """Return the feature that one division at the head gives, whatever the loss and the weights."""
+    found = divided_feature(subject, share.expecting(recovery.noise), recovery)
+    if found is None or not found[1] <= LEAK_FEATURE_ERROR:
+        return recovery, feature
+    known = replace(recovery, feature=found[0], feature_error=found[1])
+    return known, FeatureFinding(found[0].numel(), found[1], proved=True, up_to_length=True)
+
+
+def _may_be_mean(subject: Subject, share: GradientShare, *recoveries: Recovery) -> bool:
+    """Return whether what was found of one sample may be the mean of several of one class."""
+    feature = next((one.feature for one in recoveries if one.feature is not None), None)
+    return feature is None or hides_several(subject, share, feature)
 
 
 POINTS = 600  # an even number, so that zero is none of them
@@ -297,13 +328,13 @@ def scalar_view(head: Head, share: GradientShare, recovery: Recovery) -> dict[st
     }
 
 
-def _with_factors(label: LabelFinding, found: InputFinding) -> LabelFinding:
+def _with_factors(recovery: Recovery, found: InputFinding) -> Recovery:
     """Return the label whose fit says that tensors have factors of their own, if an input does."""
     if found.factor == 1.0:
-        return label
+        return recovery
     bearing, why = Bearing.CONTRADICTED, Explanation.TENSOR_FACTORS
-    fit = label.recovery.fit.saying(Hypothesis(Topic.SCALE, bearing, why, found.factor))
-    return replace(label, recovery=replace(label.recovery, fit=fit))
+    said = Hypothesis(Topic.SCALE, bearing, why, found.factor)
+    return replace(recovery, fit=recovery.fit.saying(said))
 
 
 def is_one_step(training: LocalTraining | None, recovery: Recovery) -> bool:
@@ -393,7 +424,7 @@ def _composition(
     Classes that are present are proved for any steps of SGD; counts need the scale of one. Parts of
     the classes are estimated where local training can be simulated.
     """
-    if recovery.status is Status.UNIQUE:
+    if recovery.status is Status.UNIQUE or recovery.targets:
         return UNREAD
     training, samples = share.made_by, options.knowledge.samples
     one = training is None or (training.single_steps == 1 and training.epochs is None)
@@ -425,41 +456,34 @@ class UpdateReading:
 
     def share(self, held: Content, model: nn.Module) -> GradientShare:
         """Return the update that a file holds, for a model with the weights before the step."""
-        return self._in_precision(self._share(held, model))
-
-    def between(self, before: Content, after: Content, model: nn.Module) -> GradientShare:
-        """Return the update between two checkpoints of a model."""
-        old, new = (own_weights(held.tensors, model) for held in (before, after))
-        return self._in_precision(self._step(old, new))
-
-    def _share(self, held: Content, model: nn.Module) -> GradientShare:
-        if self.kind is None:
-            return GradientShare.of_file(held)
-        if self.kind is UpdateKind.GRADIENT:
+        if self.kind in (None, UpdateKind.GRADIENT):
             share = GradientShare.of_file(held)
-            return replace(share, scale=share.scale or "known")
-        tensors = own_weights(held.tensors, model)
-        start = model.state_dict()
+            stated = share.scale or ("known" if self.kind else None)
+            return self._computed(replace(share, scale=stated))
         if self.kind is UpdateKind.WEIGHTS:
-            share = self._step(start, tensors)
-        elif self.client is None:
+            share = self.between(Content(model.state_dict()), held, model)
+            return replace(share, input_shape=held.input_shape)
+        tensors, start = own_weights(held.tensors, model), model.state_dict()
+        if self.client is None:
             share = GradientShare.from_delta(tensors, lr=self.lr)
         else:  # the weights before tell how a difference was rounded
             ends = {n: start[n].double() + d for n, d in tensors.items() if n in start}
             share = GradientShare.from_update(start, ends, client=self.client)
-        return replace(share, input_shape=held.input_shape)
+        return self._computed(replace(share, input_shape=held.input_shape))
 
-    def _step(self, old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> GradientShare:
-        """Return the update between weights before and after a step; raises if they are equal."""
+    def between(self, before: Content, after: Content, model: nn.Module) -> GradientShare:
+        """Return the update between two checkpoints of a model; raises if they are equal."""
+        old, new = (own_weights(held.tensors, model) for held in (before, after))
         share = GradientShare.from_update(old, new, lr=self.lr, client=self.client)
         if not any(share.largest(name) != 0 for name in share):
             raise ShareError(
                 "expected weights after a step, got weights that equal those before it, so there "
                 "is no update to audit; check which file is which"
             )
-        return share
+        return self._computed(share)
 
-    def _in_precision(self, share: GradientShare) -> GradientShare:
+    def _computed(self, share: GradientShare) -> GradientShare:
+        """Return the share with the number format that the client computed in, if it is stated."""
         return share if self.precision is None else replace(share, precision=self.precision)
 
 

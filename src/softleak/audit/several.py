@@ -27,7 +27,7 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status, Told, Why, because
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
-from softleak.labels.composition import MOST_SMOOTHED, UNLIKELY, Batch, BatchReader, longest_step
+from softleak.labels.composition import Batch, BatchReader, longest_step
 from softleak.labels.local.proportions import ProportionReader, StandIns
 from softleak.labels.otherwise import is_sign_pattern, without_decay
 
@@ -128,8 +128,7 @@ def _by_signs(reader: BatchReader, share: GradientShare) -> CompositionFinding:
     elif reader.never_negative:
         negative = (share[name].cpu() < -SIGN_PART * share.largest(name)).any(1)
     raised = tuple(negative.nonzero()[:, 0].tolist())
-    likely = reader.least_likely > UNLIKELY * MOST_SMOOTHED / head.classes
-    present = tuple(j for j in raised if likely[j])
+    present = tuple(j for j in raised if reader.likely[j])
     attacked = _could_prove(reader, share)
     reasons = [] if attacked else [because(Why.NO_SIGN_ATTACK_ON_SIGNS)]
     reasons.append(because(Why.SIGNS_PROVE, classes=len(raised)))

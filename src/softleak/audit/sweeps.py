@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from statistics import fmean
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -218,6 +219,9 @@ LINE_HALVINGS = 30  # the most often that the step is halved
 LINE_SUFFICIENT = 0.5  # the part of the predicted fall in loss that a step must reach
 
 
+Fall: TypeAlias = Callable[[GradientShare], float]  # what a share does to a sample's loss
+
+
 @dataclass(frozen=True)
 class Utility:
     """What is left of an update behind a defence."""
@@ -234,12 +238,12 @@ class Utility:
         return self.cosine * min(1.0, self.length)
 
 
-def utility(true: GradientShare, sent: GradientShare, falls: LossFall | None = None) -> Utility:
+def utility(true: GradientShare, sent: GradientShare, fall: Fall | None = None) -> Utility:
     """Return what is left of a true update in what is sent instead, which may lack gradients."""
     both = sum(float((g.double() * sent[n].double()).sum()) for n, g in true.items() if n in sent)
     whole, left = true.norm(), sent.norm()
     cosine = both / (whole * left) if whole * left > 0 else 0.0
-    loss = None if falls is None else falls.part(sent)
+    loss = None if fall is None else fall(sent)
     return Utility(cosine, left / whole if whole > 0 else 0.0, loss)
 
 
@@ -252,41 +256,14 @@ def mean_utility(found: Sequence[Utility]) -> Utility:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class LossFall:
-    """Compare steps by the loss of the sample that an update was computed from.
+def loss_fall(
+    subject: Subject, true: GradientShare, x: Tensor, y: Tensor, kind: Loss
+) -> Fall | None:
+    """Return how far a step of a share lowers the loss of one sample, as a part of the true one's.
 
     The learning rate is halved from 1 until the true update lowers the loss by half of its slope.
+    None if no step of it does.
     """
-
-    loss: Callable[[GradientShare, float], float]  # after a step of a share at a learning rate
-    rate: float  # the learning rate
-    before: float  # the loss before the step
-    fall: float  # in loss, after a step of the true update
-
-    @classmethod
-    def of(
-        cls, subject: Subject, true: GradientShare, x: Tensor, y: Tensor, kind: Loss
-    ) -> LossFall | None:
-        """Return the comparison for one sample; None if no step of the update lowers its loss."""
-        loss = _loss_after(subject, x, y, kind)
-        before, slope, rate = loss(true, 0.0), true.norm() ** 2, 1.0
-        for _ in range(LINE_HALVINGS):
-            fall = before - loss(true, rate)
-            if math.isfinite(fall) and fall >= LINE_SUFFICIENT * rate * slope > 0:
-                return cls(loss, rate, before, fall)
-            rate /= 2
-        return None
-
-    def part(self, sent: GradientShare) -> float:
-        """Return the fall in loss after a step of what is sent, in units of the true one's."""
-        return (self.before - self.loss(sent, self.rate)) / self.fall
-
-
-def _loss_after(
-    subject: Subject, x: Tensor, y: Tensor, kind: Loss
-) -> Callable[[GradientShare, float], float]:
-    """Return the loss of a sample as a function of a step from the subject's weights."""
     model = copy.deepcopy(subject.model)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
 
@@ -297,7 +274,13 @@ def _loss_after(
             logits, _ = forward_one(model, x)
             return float(kind(logits.double(), y.to(logits).double().unsqueeze(0)))
 
-    return loss
+    before, slope, rate = loss(true, 0.0), true.norm() ** 2, 1.0
+    for _ in range(LINE_HALVINGS):
+        fall = before - loss(true, rate)
+        if math.isfinite(fall) and fall >= LINE_SUFFICIENT * rate * slope > 0:
+            return lambda sent: (before - loss(sent, rate)) / fall
+        rate /= 2
+    return None
 
 
 WILSON_Z = 1.96  # of a 95 % interval

@@ -30,18 +30,21 @@ from softleak.audit.report import (
     LEAK_RECOGNISABLE,
     AuditReport,
     InputFinding,
-    LabelFinding,
+    class_of,
+    listed,
+    proved_of,
 )
 from softleak.audit.run import NamedShare
 from softleak.audit.sweeps import (
     Asked,
-    LossFall,
+    Fall,
     Point,
     Rate,
     Response,
     Sweep,
     Utility,
     WhatIf,
+    loss_fall,
     mean_utility,
     sweeps,
     utility,
@@ -148,17 +151,19 @@ class Target:
     def of(cls, share: NamedShare, report: AuditReport) -> Target:
         """Return the target by the truth if there is one, else by what leaked undefended."""
         found, score = report.input, report.score
-        label = report.label.recovery.label if report.label.proved != "NOTHING" else None
+        own = report.label.recovery
+        label = own.label if proved_of(own) != "NOTHING" else None
         pixels = found.pixels if found.leaked else None
         if score is not None:
             label = label if score.label_true is None else score.label_true
             pixels = pixels if score.pixels_true is None else score.pixels_true
         index = report.label.class_index
         classes = {*report.composition.raised, *([] if index is None else [index])}
-        labels = tuple(one.label for one in report.samples.proved if one.label is not None)
-        tokens, to_pixels = _tokens(report), found.to_pixels
-        loss = report.label.recovery.loss
-        return cls(share, label, pixels, frozenset(classes), tokens, labels, to_pixels, loss)
+        labels = tuple(one.label for one in report.label.samples if one.label is not None)
+        return cls(
+            share, label, pixels, frozenset(classes), _tokens(report), labels, found.to_pixels,
+            own.loss,
+        )  # fmt: skip
 
     @property
     def input(self) -> Tensor | None:
@@ -168,14 +173,14 @@ class Target:
         return self.to_pixels.apply(self.pixels.double())
 
 
-def fall_of(subject: Subject, target: Target, options: Options) -> LossFall | None:
+def fall_of(subject: Subject, target: Target, options: Options) -> Fall | None:
     """Return how a step changes the loss of a target's sample; None if the sample is not known."""
     if target.label is None or target.pixels is None:
         return None
     pixels, norm = target.pixels, options.normalisation
     try:
         x = pixels if norm is None else norm.apply(pixels)
-        return LossFall.of(subject, target.share.share, x.float(), target.label, target.loss)
+        return loss_fall(subject, target.share.share, x.float(), target.label, target.loss)
     except SoftleakError:  # the model does not take pixels as they are
         return None
 
@@ -235,13 +240,15 @@ class Trial:
     @property
     def claimed(self) -> int | None:
         """The class that the attack claims; a guess that is right is no success."""
-        return LabelFinding(self.recovery, 0.0).class_index
+        return class_of(self.recovery)
 
     @property
     def guessed(self) -> bool:
-        """Whether the attack names the right class, sure or not."""
+        """Whether the attack names the right class, sure or not; several labels have none."""
         index, label = self.recovery.class_index, self.target.label
-        return label is not None and index is not None and index == int(label.argmax())
+        if label is None or index is None or not self.recovery.loss.balanced:
+            return False
+        return index == int(label.argmax())
 
     @property
     def likely(self) -> bool:
@@ -286,7 +293,8 @@ class Trial:
         if leak is Leak.CLASS:
             own = int(label.argmax())
             return self.claimed == own or self.likely or own in self.left
-        return self.claimed is not None and label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
+        claims = class_of(self.recovery) is not None or listed(self.recovery)
+        return claims and label_error(self.recovery, label) <= SUCCESS_LABEL_ERROR
 
     def finds(self, leak: Leak) -> bool:
         """Return whether an attack on an update of several samples proves a label, rightly."""
@@ -597,18 +605,17 @@ class ResponseCurve:
 
     def _left(self, setting: float) -> Utility:
         """Return what is left of the updates at a setting, on average."""
-        falls = {id(target): fall for target, fall in zip(self.targets, self._falls, strict=True)}
         found = []
         for trial in self.trials(setting):
-            true = trial.target.share.share
-            found.append(utility(true, trial.sent, falls[id(trial.target)]))
+            fall = self._falls[id(trial.target)]
+            found.append(utility(trial.target.share.share, trial.sent, fall))
             trial.forget()
         return mean_utility(found)
 
     @cached_property
-    def _falls(self) -> tuple[LossFall | None, ...]:
+    def _falls(self) -> dict[int, Fall | None]:
         """How a step changes the loss of each target's own sample, where the sample is known."""
-        return tuple(fall_of(self.subject, target, self.options) for target in self.targets)
+        return {id(one): fall_of(self.subject, one, self.options) for one in self.targets}
 
     @cached_property
     def _walks(self) -> tuple[Subject, ...]:

@@ -500,7 +500,7 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     binary, samples = reading.space.binary, []
     for i, label in enumerate(at.label.clamp_min(0.0)):
         error = float(proof.label_errors[i]) + 2 * reading.space.relative
-        flat = knowledge.scale_unknown and knowledge.family is None and is_flat(label)
+        flat = knowledge.scale != "known" and is_flat(label)
         proved = tested[i] and regular[i] and valid[i] and error < knowledge.tolerance
         proved = proved and not flat and apart
         said = _said_of_one(proved, tested[i], error, knowledge)

@@ -10,8 +10,7 @@ import ctypes
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, fields
-from inspect import Parameter, Signature, getsource
+from inspect import Signature, getsource, signature
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -62,16 +61,11 @@ def takes(options: type) -> Callable[[Command], Command]:
     hints: dict[str, Any] = get_type_hints(options, include_extras=True)
     for name, text in texts_below(options).items():
         hints[name].__metadata__[0].help = text
-    parameters = [
-        Parameter(
-            field.name, Parameter.KEYWORD_ONLY, annotation=hints[field.name],
-            default=Parameter.empty if field.default is MISSING else field.default,
-        )
-        for field in fields(options)
-    ]  # fmt: skip
+    given = signature(options).parameters.values()
+    parameters = [one.replace(annotation=hints[one.name]) for one in given]
 
     def decorate(command: Command) -> Command:
-        command.__annotations__ = dict(hints)
+        command.__annotations__ = hints
         command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         return command
 

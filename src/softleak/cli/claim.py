@@ -7,16 +7,14 @@ import sys
 from dataclasses import asdict
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from softleak import io as tensor_files
 from softleak.bounds.claims import ClaimCheck, check_claim
 from softleak.bounds.mechanisms import PrivacyClaim
 from softleak.cli.audit import named_object, settings
-from softleak.cli.exits import Exit, mistakes
+from softleak.cli.exits import Exit, mistakes, plain_table
 from softleak.cli.options import ClaimOptions
 from softleak.core.errors import SoftleakError
 from softleak.present.bounds import claim_rows
@@ -30,9 +28,11 @@ def carry_out(options: ClaimOptions) -> None:
     if options.as_json:
         sys.stdout.write(json.dumps(as_plain(found)) + "\n")
     else:
-        table = Table("", "said", "found", title="The claim", title_justify="left", box=SIMPLE_HEAD)
-        for what, said, came in claim_rows(found):
-            table.add_row(what, "–" if said is None else f"{said:.4g}", came)
+        rows = [
+            (what, None if said is None else f"{said:.4g}", came)
+            for what, said, came in claim_rows(found)
+        ]
+        table = plain_table("The claim", ("", "said", "found"), rows)
         Console().print(table, Text(found.message, style="" if found.holds else "bold red"))
     raise typer.Exit(Exit.DONE if found.holds else Exit.LEAK)
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from softleak.cli.exits import Exit, mistakes
+from softleak.cli.exits import Exit, mistakes, plain_table
 from softleak.cli.options import DiffOptions
 from softleak.present.difference import AuditDifference, difference, load_audit
 
@@ -58,14 +57,6 @@ def _show(console: Console, found: AuditDifference) -> None:
     console.print(Text(found.words))
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    return table
-
-
-def _cell(value: object) -> str:
-    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    shown = ([f"{one:.3g}" if isinstance(one, float) else one for one in row] for row in rows)
+    return plain_table(title, columns, shown)

@@ -1,12 +1,16 @@
-"""Show progress on the error stream, where it does not mix with the answer."""
+"""How a command ends, and what it shows: exit codes, mistakes, progress, plain tables.
+
+Mistakes and progress go to the error stream, where they do not mix with the answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -18,6 +22,8 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Table
+from rich.text import Text
 
 from softleak.core.errors import SoftleakError
 
@@ -38,6 +44,16 @@ class Exit(IntEnum):
 def complain(error: SoftleakError | str) -> None:
     """Say what is wrong, on the error stream."""
     Console(stderr=True).print(f"[bold red]error[/] {escape(str(error))}", highlight=False)
+
+
+def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table whose long entries are folded; what is missing is a dash."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("–" if entry is None else str(entry)) for entry in row))
+    return table
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
@@ -31,22 +31,13 @@ from softleak.core.forward import (
     tables_of,
     watched_tables,
 )
-from softleak.core.input_spec import Inputs, Layout, assembled, layout_of, pieces
+from softleak.core.input_spec import Inputs, assembled, layout_of, pieces
 from softleak.core.loss import CROSS_ENTROPY, IGNORED, Loss, NextToken, named_loss
 from softleak.core.share import GradientShare, LocalTraining, Unknown, read_settings
 from softleak.core.subject import Subject
 
 Weights = dict[str, Tensor]
 Minimised = Callable[[Tensor, Tensor], Tensor]  # logits (B, C) and labels (B, C) to a scalar
-
-
-@dataclass(frozen=True, eq=False)
-class OptimiserState:
-    """What an optimiser remembers from step to step, by parameter name."""
-
-    taken: int = 0
-    first: Mapping[str, Tensor] | None = None  # momentum, or Adam's mean gradient
-    second: Mapping[str, Tensor] | None = None  # Adam's mean square
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,17 +64,17 @@ class LocalProgram:
 
     def run(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Weights:
         """Return the weights by name after the last step, on inputs (N, …) and labels (N, C)."""
-        now, state = dict(weights), OptimiserState()
-        step = _sgd if self.training.optimiser == "sgd" else _adam
+        now, memory = dict(weights), dict[str, Any]()  # what the optimiser remembers, by parameter
+        step = partial(_sgd if self.training.optimiser == "sgd" else _adam, self.training)
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        for batch in self.training.batches(len(x), x.device):
+        for taken, batch in enumerate(self.training.batches(len(x), x.device), 1):
             # Indexing keeps batches differentiable; one full batch needs none.
             whole = len(batch) == len(x) and self.training.seed is None
             some, labels = (x, y) if whole else (x[batch], y[batch])
             slopes, buffers = grad(self._loss, has_aux=True)(now, buffers, some, labels)
-            trained = {n: g for n, g in slopes.items() if n not in self.unused}
-            state, moved = step(self.training, state, now, trained)
-            now |= moved
+            for name, g in slopes.items():
+                if name not in self.unused:
+                    now[name], memory[name] = step(taken, now[name], g, memory.get(name))
         return now
 
     def _loss(
@@ -99,45 +90,36 @@ class LocalProgram:
 
 
 def _sgd(
-    training: LocalTraining, state: OptimiserState,
-    weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor],
-) -> tuple[OptimiserState, Weights]:  # fmt: skip
-    lr, momentum, decay = _known(training)
+    training: LocalTraining, _: int, weight: Tensor, g: Tensor, memory: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return a weight after a step of SGD, and its momentum."""
+    lr, momentum, decay = _rates(training)
     rule = SgdSteps(1, lr, momentum, training.dampening, decay, training.nesterov)
-    held = state.first or {}
-    each = {n: rule.step(-weights[n], held.get(n), g) for n, g in gradients.items()}
-    first, moved = ({n: pair[k] for n, pair in each.items()} for k in (1, 0))
-    return OptimiserState(state.taken + 1, first), {n: -m for n, m in moved.items()}
+    moved, memory = rule.step(-weight, memory, g)
+    return -moved, memory
 
 
 def _adam(
-    training: LocalTraining, state: OptimiserState,
-    weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor],
-) -> tuple[OptimiserState, Weights]:  # fmt: skip
-    lr, _, decay = _known(training)
-    taken, (b1, b2) = state.taken + 1, training.betas
-    first: Weights = {}
-    second: Weights = {}
-    moved: Weights = {}
-    for name, g in gradients.items():
-        start = weights[name]
-        if decay and training.optimiser == "adamw":
-            start = start * (1 - lr * decay)
-        elif decay:
-            g = g + decay * start
-        m = state.first[name] if state.first is not None else torch.zeros_like(g)
-        v = state.second[name] if state.second is not None else torch.zeros_like(g)
-        first[name] = m + (g - m) * (1 - b1)
-        second[name] = b2 * v + (1 - b2) * g * g
-        # The root has no slope at zero, where the step is zero as well.
-        positive = second[name] > 0
-        root = torch.where(positive, second[name], 1.0).sqrt() / (1 - b2**taken) ** 0.5
-        size = torch.where(positive, root, 0.0) + training.eps
-        moved[name] = start - lr / (1 - b1**taken) * first[name] / size
-    return replace(state, taken=taken, first=first, second=second), moved
+    training: LocalTraining, taken: int, weight: Tensor, g: Tensor,
+    memory: tuple[Tensor, Tensor] | None,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+    """Return a weight after a step of Adam, and the means of its gradient and of the square."""
+    lr, _, decay = _rates(training)
+    if decay and training.optimiser == "adamw":
+        weight = weight * (1 - lr * decay)
+    elif decay:
+        g = g + decay * weight
+    m, v = memory or (torch.zeros_like(g), torch.zeros_like(g))
+    b1, b2 = training.betas
+    first, second = m + (g - m) * (1 - b1), b2 * v + (1 - b2) * g * g
+    # The root has no slope at zero, where the step is zero as well.
+    positive = second > 0
+    root = torch.where(positive, second, 1.0).sqrt() / (1 - b2**taken) ** 0.5
+    size = torch.where(positive, root, 0.0) + training.eps
+    return weight - lr / (1 - b1**taken) * first / size, (first, second)
 
 
-def _known(training: LocalTraining) -> tuple[float, float, float]:
+def _rates(training: LocalTraining) -> tuple[float, float, float]:
     """Return learning rate, momentum and weight decay, which ``LocalProgram.of`` made sure of."""
     known = training.lr, training.momentum, training.weight_decay
     return cast("tuple[float, float, float]", known)
@@ -164,12 +146,13 @@ class Client(LocalTraining):
     @property
     def minimised(self) -> Minimised:
         """Return the loss as a function of logits (B, C) and labels (B, C)."""
-        return minimised(self.loss)
+        return named_loss(self.loss) if isinstance(self.loss, str) else self.loss
 
     @property
     def labelled(self) -> Loss:
         """Return the loss that says which labels may be; a function takes soft labels."""
-        return labelled(self.minimised)
+        loss = self.minimised
+        return loss if isinstance(loss, Loss) else CROSS_ENTROPY
 
     def share(self, model: nn.Module, x: ArrayLike, y: ArrayLike | None = None) -> GradientShare:
         """Return what this client sends for one sample or one batch.
@@ -194,24 +177,37 @@ class Client(LocalTraining):
             batch it is not stated, since some of its samples may not show. Of a client that trains,
             ``before − after``, with a note of how it was made.
         """
+        trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise ModelError("the model has no trainable parameter: a client would send nothing")
+        inputs, loss = _inputs(model, x), self.labelled
+        if isinstance(loss, NextToken):
+            inputs, y = _texts(inputs, y)
+        given = _tensor(y, "the label", LabelError)
+        some, own = self._shown(inputs, given) if self.trains else (inputs, given)
+        with torch.enable_grad():
+            with watched_tables(model) as lookups:
+                logits, labels, batched = _forward(model, some, own, loss)
+            layout = layout_of(batched, tables_of(lookups, batched))
+            found = gradients_of(self.minimised(logits, labels), list(trainable.values()))
+        sent = {n: g for n, g in zip(trainable, found, strict=True) if g is not None}
         if not self.trains:
-            return capture(model, x, y, self.loss)
-        trainable, inputs, given = _asked(model, x, y, self.labelled)
-        some, own = self._shown(inputs, given)
-        found, layout, logits, labels = _backward(
-            model, trainable, some, own, self.minimised, self.labelled
-        )
-        unused = [n for n, g in zip(trainable, found, strict=True) if g is None]
+            return GradientShare(sent, layout, scale="known" if len(logits) == 1 else None)
         if not isinstance(inputs, Tensor) or not isinstance(layout, tuple):
             raise DataError(
                 "local training is simulated on one tensor of inputs; a model that takes "
                 "tensors by keyword has to be wrapped in one that takes a single tensor"
             )
         left = given[len(labels) :] if own is not given else ()
-        rest = [_label(one, logits, self.labelled) for one in left]
+        rest = [_label(one, logits, loss) for one in left]
         every = torch.stack([*labels.detach(), *rest])
-        batch = inputs.reshape(len(every), *layout)
-        return self._trained(model, trainable, batch, every, unused)
+        before = {name: p.detach() for name, p in trainable.items()}
+        batch = inputs.reshape(len(every), *layout).to(next(iter(before.values())))
+        unused = before.keys() - sent.keys()
+        program = LocalProgram.of(model, self.minimised, self.training, unused)
+        after = program.run(before, batch, every)
+        made = GradientShare.from_update(before, after, client=self.training)
+        return replace(made, input_shape=layout, scale="known")
 
     def _shown(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
         """Return the samples that show which parameters take part: a first batch, or all."""
@@ -228,28 +224,6 @@ class Client(LocalTraining):
         """Return the client that a text such as ``lr=0.01,steps=5,momentum=?`` describes."""
         return cls(**read_settings(text))  # type: ignore[arg-type]
 
-    def _trained(
-        self, model: nn.Module, trainable: dict[str, nn.Parameter], x: Tensor, y: Tensor,
-        unused: list[str],
-    ) -> GradientShare:  # fmt: skip
-        """Return ``before − after`` of local training on inputs (N, …) and soft labels (N, C)."""
-        before = {name: p.detach() for name, p in trainable.items()}
-        like = next(iter(before.values()))
-        program = LocalProgram.of(model, self.minimised, self.training, unused)
-        after = program.run(before, x.to(like.device, like.dtype), y)
-        made = GradientShare.from_update(before, after, client=self.training)
-        return replace(made, input_shape=tuple(x.shape[1:]), scale="known")
-
-
-def minimised(loss: Loss | Minimised | str) -> Minimised:
-    """Return a loss as a function of logits (B, C) and labels (B, C)."""
-    return named_loss(loss) if isinstance(loss, str) else loss
-
-
-def labelled(loss: Minimised) -> Loss:
-    """Return the loss that says which labels may be; a function takes soft labels."""
-    return loss if isinstance(loss, Loss) else CROSS_ENTROPY
-
 
 def capture(
     model: nn.Module, x: ArrayLike, y: ArrayLike | None = None,
@@ -259,40 +233,7 @@ def capture(
 
     The other arguments are those of ``Client.share``.
     """
-    function = minimised(loss)
-    own = labelled(function)
-    trainable, inputs, given = _asked(model, x, y, own)
-    found, layout, logits, _ = _backward(model, trainable, inputs, given, function, own)
-    sent = {name: g for name, g in zip(trainable, found, strict=True) if g is not None}
-    return GradientShare(sent, layout, scale="known" if len(logits) == 1 else None)
-
-
-Trainable = dict[str, nn.Parameter]
-
-
-def _asked(
-    model: nn.Module, x: ArrayLike, y: ArrayLike | None, loss: Loss
-) -> tuple[Trainable, Inputs, Tensor]:
-    """Return the parameters that are trained, and data as tensors."""
-    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    if not trainable:
-        raise ModelError("the model has no trainable parameter: a client would send nothing")
-    inputs = _inputs(model, x)
-    if isinstance(loss, NextToken):
-        inputs, y = _texts(inputs, y)
-    return trainable, inputs, _tensor(y, "the label", LabelError)
-
-
-def _backward(
-    model: nn.Module, trainable: Trainable, x: Inputs, y: Tensor, loss: Minimised, own: Loss
-) -> tuple[Sequence[Tensor | None], Layout, Tensor, Tensor]:
-    """Return the gradient of every parameter, the layout of an input, logits and labels."""
-    with torch.enable_grad():
-        with watched_tables(model) as lookups:
-            logits, labels, batched = _forward(model, x, y, own)
-        layout = layout_of(batched, tables_of(lookups, batched))
-        found = gradients_of(loss(logits, labels), list(trainable.values()))
-    return found, layout, logits, labels
+    return Client(loss=loss).share(model, x, y)
 
 
 def as_batch(model: nn.Module, x: ArrayLike, y: ArrayLike, loss: Loss) -> tuple[Inputs, Tensor]:
@@ -308,28 +249,41 @@ def _forward(model: nn.Module, x: Inputs, y: Tensor, loss: Loss) -> tuple[Tensor
     if isinstance(loss, NextToken):
         logits, batched = run_batch(model, x, (TOKENS,))
         return logits, y.to(logits.device), batched
+    several, perhaps_one = _of_several(x, y, loss)
+    try:
+        logits, batched = run_batch(model, x) if several else forward_one(model, x)
+    except ModelError:
+        if not perhaps_one:
+            raise
+        several, (logits, batched) = False, forward_one(model, x)
+    labels = list(y) if several else [y[0] if y.ndim == 2 and len(y) == 1 else y]
+    if len(labels) != len(logits):
+        raise LabelError(
+            f"expected a label for each of {len(logits)} inputs, got shape {tuple(y.shape)}"
+        )
+    return logits, torch.stack([_label(one, logits, loss) for one in labels]), batched
+
+
+def _of_several(x: Inputs, y: Tensor, loss: Loss) -> tuple[bool, bool]:
+    """Return whether labels are those of a batch, and whether they may be one label after all.
+
+    Integers (B,) are the classes of a batch, or one label that is one-hot; and an input's first
+    side may be as long as a label of several outputs. The model can tell.
+    """
+    size, rows = batch_size(x), len(y) if y.ndim else 0
     if not loss.balanced:
-        return _forward_tags(model, x, y, loss)
-    size = batch_size(x)
-    several = y.ndim == 2 and len(y) != 1
-    # Integers (B,) are the classes of a batch, or one label that is one-hot: the model can tell.
-    indices = y.ndim == 1 and len(y) != 1 and not y.is_floating_point()
+        several = rows != 1 and (y.ndim == 2 or (y.ndim == 1 and size == rows))
+        return several, several and y.ndim == 1
+    indices = y.ndim == 1 and rows != 1 and not y.is_floating_point()
     one_hot = indices and bool(y.sum() == 1) and bool((y >= 0).all())
-    if (several or (indices and not one_hot)) and (not len(y) or size != len(y)):
+    several = (y.ndim == 2 and rows != 1) or (indices and (not one_hot or size == rows))
+    if several and (not rows or size != rows):
         shapes = " and ".join(str(tuple(tensor.shape)) for _, tensor in pieces(x))
         raise LabelError(
             f"expected as many labels as inputs, got labels of shape {tuple(y.shape)} and inputs "
             f"of shape {shapes}; one soft label has floating-point entries that sum to one"
         )
-    if several or (indices and size == len(y)):
-        try:
-            logits, batched = run_batch(model, x)
-            return logits, torch.stack([_label(one, logits, loss) for one in y]), batched
-        except ModelError:
-            if not one_hot:
-                raise
-    logits, batched = forward_one(model, x)
-    return logits, _label(y, logits, loss)[None], batched
+    return several, several and one_hot
 
 
 def _texts(x: Inputs, y: ArrayLike | None) -> tuple[Inputs, Tensor]:
@@ -347,66 +301,26 @@ def _texts(x: Inputs, y: ArrayLike | None) -> tuple[Inputs, Tensor]:
     return assembled(held), wanted
 
 
-def _forward_tags(
-    model: nn.Module, x: Inputs, y: Tensor, loss: Loss
-) -> tuple[Tensor, Tensor, Inputs]:
-    """Return logits (B, C), labels (B, C) with an entry for each output, and the inputs."""
-    size = batch_size(x)
-    alone = y.ndim == 0 or (y.ndim == 1 and size != len(y)) or len(y) == 1
-    try:
-        logits, batched = forward_one(model, x) if alone else run_batch(model, x)
-    except ModelError:
-        if alone or y.ndim != 1:
-            raise
-        logits, batched = forward_one(model, x)  # an input whose first side is as long as a label
-    labels = y.reshape(-1, 1) if y.ndim < 2 and logits.shape[1] == 1 else y
-    labels = labels[None] if labels.ndim < 2 else labels
-    if len(labels) != len(logits):
-        raise LabelError(
-            f"expected a label of {logits.shape[1]} entries for each of {len(logits)} inputs, got "
-            f"labels of shape {tuple(y.shape)}"
-        )
-    return logits, torch.stack([_label(one, logits, loss) for one in labels]), batched
-
-
 def _label(given: Tensor, logits: Tensor, loss: Loss) -> Tensor:
     """Return the label as one (C,) of the loss, or raise ``LabelError``."""
-    classes = logits.shape[1]
-    given = given.to(logits.device)
-    if not loss.balanced:
-        return _of_outputs(given, logits, loss)
-    if given.shape == (1,) and not given.is_floating_point():
-        given = given[0]
-    if given.ndim == 0:
-        if given.is_floating_point() or not 0 <= int(given) < classes:
-            raise LabelError(f"expected a class index from 0 to {classes - 1}, got {given.item()}")
-        return F.one_hot(given.long(), classes).to(logits.dtype)
-    label = given[0] if given.ndim == 2 and len(given) == 1 else given
-    if label.shape != (classes,):
-        raise LabelError(
-            f"expected one soft label of {classes} entries, got shape {tuple(given.shape)}"
-        )
-    if not label.isfinite().all():
-        raise NonFinite("the soft label holds NaN or infinity")
-    loss.check(label)
-    precise = torch.finfo(logits.dtype).eps
-    if label.is_floating_point() and torch.finfo(label.dtype).eps > precise:
-        label = label.double() / label.double().sum()
-    return label.to(logits.dtype)
-
-
-def _of_outputs(given: Tensor, logits: Tensor, loss: Loss) -> Tensor:
-    """Return a label with an entry for each output (C,), or raise ``LabelError``."""
-    outputs = logits.shape[1]
-    label = given.reshape(1) if given.ndim == 0 and outputs == 1 else given
+    label, outputs = given.to(logits.device), logits.shape[1]
+    index = label.ndim == 0 or (not label.is_floating_point() and label.shape == (1,))
+    if loss.balanced and index:
+        if label.is_floating_point() or not 0 <= int(label) < outputs:
+            raise LabelError(f"expected a class index from 0 to {outputs - 1}, got {given.item()}")
+        return F.one_hot(label.reshape(()).long(), outputs).to(logits.dtype)
+    label = label.reshape(-1) if label.ndim == 0 else label
     if label.shape != (outputs,):
         raise LabelError(
-            f"expected a label with an entry for each of {outputs} outputs, as {loss.name!r} "
+            f"expected one label with an entry for each of {outputs} outputs, as {loss.name!r} "
             f"takes it, got shape {tuple(given.shape)}"
         )
     if not label.isfinite().all():
         raise NonFinite("the label holds NaN or infinity")
     loss.check(label)
+    precise = torch.finfo(logits.dtype).eps
+    if loss.balanced and label.is_floating_point() and torch.finfo(label.dtype).eps > precise:
+        label = label.double() / label.double().sum()
     return label.to(logits.dtype)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
-from typing import NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,9 @@ SMALLEST_NORMAL = torch.finfo(torch.double).tiny
 OWN = 8 * torch.finfo(torch.double).eps  # what our own arithmetic adds to a float64 share
 
 
+PER_CLIENT = ("u", "sigma", "v", "residual", "absolute", "explained", "sums")
+
+
 @dataclass(frozen=True, eq=False)
 class Factors:
     """``G = σ u vᵀ`` of N clients: ``u`` (N, C), ``v`` (N, I), the rest (N,).
@@ -48,13 +51,9 @@ class Factors:
     explained: Tensor  # the residual that the share's own known rounding leaves
     sums: Tensor  # (N, I) over the columns of G
 
-    def take(self, rows: Tensor) -> Factors:
-        if len(rows) == len(self.sigma) == 1:
-            return self
-        return Factors(
-            self.u[rows], self.sigma[rows], self.v[rows], self.residual[rows],
-            self.relative, self.absolute[rows], self.tiny, self.explained[rows], self.sums[rows],
-        )  # fmt: skip
+    def take(self, rows: Tensor | slice) -> Factors:
+        taken: dict[str, Any] = {name: getattr(self, name)[rows] for name in PER_CLIENT}
+        return replace(self, **taken)
 
     def feature_error(self, client: int) -> float:
         """Return the relative error of the direction ``v`` of one client's feature."""
@@ -66,13 +65,14 @@ class Factors:
         return self.sigma == 0
 
     @property
+    def slack(self) -> Tensor:
+        """Return the residual (N,) up to which rounding explains all that is not rank one."""
+        return roundings(SECOND_VALUE, self.relative) + self.explained
+
+    @property
     def rank_one(self) -> Tensor:
         """Return whether rounding explains all that is not rank one."""
-        allowed = max(
-            min(SECOND_VALUE * self.relative, COARSEST),
-            FEWEST_ROUNDINGS * self.relative,
-        )
-        return torch.le(self.residual, allowed + self.explained)
+        return torch.le(self.residual, self.slack)
 
     @property
     def level(self) -> Tensor:
@@ -89,6 +89,11 @@ class Factors:
         entries = self.u.shape[-1] ** 0.5
         left: float = SECOND_VALUE * entries * (self.relative + known * abs(t))
         return off * abs(t) <= left
+
+
+def roundings(count: float, relative: float) -> float:
+    """Return what roundings leave of a product: of coarse ones, more would hide a sample."""
+    return max(min(count * relative, COARSEST), FEWEST_ROUNDINGS * relative)
 
 
 def head_gradients(head: Head, shares: Sequence[GradientShare]) -> list[Tensor]:
@@ -120,31 +125,13 @@ def factor(head: Head, shares: Sequence[GradientShare]) -> Factors:
         known = [share.noise(head.weight_name) for share in new]
         made = _factors(head_gradients(head, new), known, info.tiny, info.eps, relative)
     rows = count()
-    return _joined([share.once(key, lambda: _Held(made, next(rows))) for share in shares])
-
-
-class _Held(NamedTuple):
-    """The row of one share among the factors of those it was computed with."""
-
-    block: Factors
-    row: int
-
-
-def _joined(held: Sequence[_Held]) -> Factors:
-    """Return the factors of shares, some of which were computed with others."""
-    block, order = held[0].block, [one.row for one in held]
-    together = all(one.block is block for one in held)
-    if together and order == list(range(len(block.sigma))):
-        return block
-    rows = torch.tensor(order, device=block.sigma.device)
-    if together:
-        return block.take(rows)
-    taken = [one.block.take(rows[i : i + 1]) for i, one in enumerate(held)]
-    u, sigma, v, residual, absolute, explained, sums = (
-        torch.cat([getattr(one, name) for one in taken])
-        for name in ("u", "sigma", "v", "residual", "absolute", "explained", "sums")
-    )
-    return Factors(u, sigma, v, residual, block.relative, absolute, block.tiny, explained, sums)
+    held = [share.once(key, lambda: made.take(slice(n := next(rows), n + 1))) for share in shares]
+    if len(held) == len(new):
+        return made
+    if len(held) == 1:
+        return held[0]
+    joined: dict[str, Any] = {n: torch.cat([getattr(o, n) for o in held]) for n in PER_CLIENT}
+    return replace(held[0], **joined)
 
 
 def _factors(

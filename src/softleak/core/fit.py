@@ -52,6 +52,7 @@ class Explanation(Enum):
     SEVERAL = "several samples"
     DECAY = "weight decay"
     OTHER_STEPS = "other steps"
+    OTHER_CLIENT = "another client"
     ADAPTIVE = "adaptive steps"
     ABSENT = "absent"
     MEASURED = "measured"
@@ -59,6 +60,7 @@ class Explanation(Enum):
     PRUNED = "pruned"
     GRID = "grid"
     DROPOUT = "dropout"
+    FROZEN = "frozen"
 
 
 @dataclass(frozen=True)

@@ -84,25 +84,16 @@ def forward_one(
     The input, a tensor or tensors by keyword, may have a batch dimension of one. The model is in
     the mode the client uses, and its buffers stay as they are; it may refuse by ``ModelError``.
     """
-    errors: list[str] = []
     # A batch of one may or may not have been added by the caller; only the model can tell.
     single = all(tensor.shape[:1] == (1,) for _, tensor in pieces(x))
     alone = _changed(x, lambda tensor: tensor.unsqueeze(0))
-    for given in [x, alone] if single else [alone]:
-        for batched in _ready(model, given):
-            try:
-                logits = logits_of(_called(model, batched))
-            except Exception as error:  # the user's own code may raise anything
-                errors.append(in_a_line(error))
-                continue
-            if logits is not None and logits.ndim in dims and len(logits) == 1:
-                return logits, batched
-            came = "not a tensor" if logits is None else tuple(logits.shape)
-            errors.append(f"the output is {came}, {_expected(1, logits)}")
-    raise ModelError(
-        f"the model does not take one input of shape {_described(x)}: {errors[0]}; "
-        "give one sample with one label, or a batch with a label for each sample"
-    )
+    found = _first_logits(model, [x, alone] if single else [alone], 1, dims)
+    if isinstance(found, str):
+        raise ModelError(
+            f"the model does not take one input of shape {_described(x)}: {found}; "
+            "give one sample with one label, or a batch with a label for each sample"
+        )
+    return found
 
 
 def forward_batch(model: nn.Module, x: Inputs) -> Tensor:
@@ -114,29 +105,37 @@ def run_batch(
     model: nn.Module, x: Inputs, dims: Sequence[int] = (CLASSES,)
 ) -> tuple[Tensor, Inputs]:
     """Return the logits (B, C) of inputs (B, …) and the inputs as used, or raise ``ModelError``."""
-    size = batch_size(x)
-    reason = ""
-    for batched in _ready(model, x):
+    found = _first_logits(model, [x], size := batch_size(x), dims)
+    if isinstance(found, str):
+        single = _described(_changed(x, lambda t: t[0]))
+        raise ModelError(
+            f"the model does not take a batch of {size} inputs of shape {single}: {found}"
+        )
+    return found
+
+
+def _first_logits(
+    model: nn.Module, batches: Sequence[Inputs], size: int, dims: Sequence[int]
+) -> tuple[Tensor, Inputs] | str:
+    """Return the logits of the first batch that the model takes, or why it takes none."""
+    errors: list[str] = []
+    for batched in (ready for given in batches for ready in _ready(model, given)):
         try:
-            logits = logits_of(_called(model, batched))
+            # BatchNorm in train mode writes its running statistics in place: into copies.
+            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            alone = isinstance(batched, Tensor)
+            arguments, keywords = ((batched,), {}) if alone else ((), dict(pieces(batched)))
+            logits = logits_of(functional_call(model, buffers, arguments, keywords))
         except Exception as error:  # the user's own code may raise anything
-            reason = reason or in_a_line(error)
+            errors.append(in_a_line(error))
             continue
         if logits is not None and logits.ndim in dims and len(logits) == size:
             return logits, batched
         came = "not a tensor" if logits is None else tuple(logits.shape)
-        raise ModelError(f"the output is {came}, {_expected(size, logits)}")
-    single = _described(_changed(x, lambda t: t[0]))
-    raise ModelError(
-        f"the model does not take a batch of {size} inputs of shape {single}: {reason}"
-    )
-
-
-def _expected(size: int, logits: Tensor | None) -> str:
-    """Return which logits were expected, and which loss takes those that came, if one does."""
-    each = logits is not None and logits.ndim == TOKENS
-    hint = '; a language model is trained with loss="next-token"' if each else ""
-    return f"expected logits of shape ({size}, classes){hint}"
+        each = logits is not None and logits.ndim == TOKENS
+        hint = '; a language model is trained with loss="next-token"' if each else ""
+        errors.append(f"the output is {came}, expected logits of shape ({size}, classes){hint}")
+    return errors[0]
 
 
 def logits_of(output: Any) -> Tensor | None:  # noqa: ANN401 - whatever a model returns
@@ -177,14 +176,6 @@ def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor | N
         ) from error
 
 
-def _called(model: nn.Module, batched: Inputs) -> object:
-    arguments = (batched,) if isinstance(batched, Tensor) else ()
-    keywords = {} if isinstance(batched, Tensor) else dict(batched)
-    # BatchNorm in train mode writes its running statistics in place: into copies.
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    return functional_call(model, buffers, arguments, keywords)
-
-
 def _ready(model: nn.Module, x: Inputs) -> Iterator[Inputs]:
     """Yield the input in the model's dtype and on its device.
 
@@ -192,18 +183,9 @@ def _ready(model: nn.Module, x: Inputs) -> Iterator[Inputs]:
     only the model can tell, and it is asked for an image first.
     """
     like = next(model.parameters())
-
-    def real(tensor: Tensor) -> Tensor:
-        return tensor.detach().to(like.device, like.dtype)
-
-    def kept(tensor: Tensor) -> Tensor:
-        return real(tensor) if tensor.is_floating_point() else tensor.detach().to(like.device)
-
-    if isinstance(x, Tensor):
-        yield real(x)
-        if x.is_floating_point():
-            return
-    yield _changed(x, kept)
+    if isinstance(x, Tensor) and not x.is_floating_point():
+        yield x.detach().to(like)
+    yield _changed(x, lambda t: t.detach().to(like if t.is_floating_point() else like.device))
 
 
 def _changed(x: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
@@ -265,18 +247,15 @@ def accepted_shapes(model: nn.Module) -> Iterator[Layout]:
             shapes |= dict.fromkeys((module.in_channels, size, size) for size in IMAGE_SIZES)
         elif isinstance(module, nn.Linear):
             shapes |= dict.fromkeys([(module.in_features,), *_images_of(module.in_features)])
-    yield from (shape for shape in shapes if _takes(model, shape))
+    for shape in shapes:
+        try:
+            with torch.no_grad():
+                forward_one(model, torch.zeros(shape))
+        except ModelError:
+            continue
+        yield shape
     if any(isinstance(module, nn.Embedding) for module in model.modules()):
         yield from _token_layouts(model)
-
-
-def _takes(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    try:
-        with torch.no_grad():
-            forward_one(model, torch.zeros(shape))
-    except ModelError:
-        return False
-    return True
 
 
 def _token_layouts(model: nn.Module) -> Iterator[Layout]:

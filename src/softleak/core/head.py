@@ -357,31 +357,26 @@ def _why_none(linears: dict[str, nn.Linear], runs: list[_Run]) -> str:
     )
 
 
-# In which number format a client computed is read off the bits of what it sent: under autocast the
-# last bits of every entry of the head's gradient are zero. TF32 leaves no such trace.
+# Under autocast the last bits of every entry of the head's gradient are zero. TF32 leaves no trace.
 ENOUGH = 32  # entries that are not zero: fewer could end in zeros by chance
 LAST_BITS: tuple[tuple[Precision, int], ...] = (("bfloat16", 16), ("float16", 13))
 
 
 def with_precision(share: GradientShare, head: Head) -> GradientShare:
-    """Return the share with the precision it shows, unless the caller states one."""
-    if share.precision is not None or head.weight_name not in share:
+    """Return the share with the half precision that its head's gradient shows, if it is not stated.
+
+    Its numbers are then written in float32, and their last bits are zero.
+    """
+    gradient = share.get(head.weight_name)
+    if share.precision is not None or gradient is None or gradient.dtype is not torch.float32:
         return share
-    found = recognised_precision(share[head.weight_name])
-    return share if found is None else replace(share, precision=found)
-
-
-def recognised_precision(gradient: Tensor) -> Precision | None:
-    """Return the half precision of whose numbers a float32 gradient consists, if there is one."""
-    if gradient.dtype is not torch.float32:
-        return None
     bits = gradient.contiguous().flatten().view(torch.int32)
     _, least = LAST_BITS[-1]
-    if _ends_in_bits(bits[:ENOUGH], least):  # a few entries first: most shares end here
-        return None
-    if int((gradient != 0).sum()) < ENOUGH:
-        return None
-    return next((name for name, count in LAST_BITS if not _ends_in_bits(bits, count)), None)
+    # A few entries first: most shares end here.
+    if _ends_in_bits(bits[:ENOUGH], least) or int((gradient != 0).sum()) < ENOUGH:
+        return share
+    shown = (name for name, count in LAST_BITS if not _ends_in_bits(bits, count))
+    return replace(share, precision=next(shown, None))
 
 
 def _ends_in_bits(bits: Tensor, count: int) -> bool:

@@ -31,8 +31,13 @@ class Why(Enum):
     UNDER_STATED_LOSS = auto()  # loss
     LOSS_NOT_TESTED = auto()  # loss
     ANY_SCALAR_FITS = auto()  # loss
+    STEPS_OF_LOSS = auto()  # loss
+    STEPS_OF_LAYERS = auto()  # loss
     SEVERAL_RANK = auto()  # rank
     FULL_RANK = auto()  # rank
+    TAGS_BEHIND_NOISE = auto()  # noise, confidence
+    TAGS_HIDDEN = auto()  # noise
+    NOISE_AT_ANY_SCALE = auto()  # noise
     NEXT_TOKENS = auto()
     # of an attack on an input
     NOT_ASKED = auto()
@@ -46,6 +51,7 @@ class Why(Enum):
     NO_FINITE_SOLUTION = auto()
     DIVIDED = auto()  # layer
     DIVIDED_TO_A_FACTOR = auto()  # layer
+    TO_A_FACTOR = auto()  # message
     DETERMINED = auto()
     NOT_BORNE_OUT = auto()
     UNDETERMINED = auto()
@@ -145,16 +151,28 @@ def label_in_words(label: Tensor) -> str:
 MOST_TAGS = 12  # labels of a sample that are named
 
 
-def tags_in_words(label: Tensor, names: Sequence[str] = ()) -> str:
-    """Return several labels of one sample (C,) such as "has 2 of 14: class 3, class 7"."""
+OPEN_TAG = 0.1  # the probability from which on a label may be there
+
+
+def tags_in_words(label: Tensor, names: Sequence[str] = (), presence: Tensor | None = None) -> str:
+    """Return several labels of one sample (C,) such as "has 2 of 14: class 3, class 7".
+
+    With their probabilities, those that may be there as well are named.
+    """
     flat = label.detach().double().cpu()
     had = [i for i, value in enumerate(flat.tolist()) if value > 0.5]
-    named = [names[i] if i < len(names) else f"class {i}" for i in had[:MOST_TAGS]]
+    chance = [None] * len(flat) if presence is None else presence.tolist()
+    said = [names[i] if i < len(names) else f"class {i}" for i in range(len(flat))]
+    said = [n if p is None else f"{n} ({p:.2f})" for n, p in zip(said, chance, strict=True)]
+    named = [said[i] for i in had[:MOST_TAGS]]
+    open_ = [n for n, p in zip(said, chance, strict=True) if p is not None and OPEN_TAG < p <= 0.5]
+    more = f"; perhaps {', '.join(open_[:MOST_TAGS])}" if open_ else ""
     if len(had) > MOST_TAGS:
         named.append(f"{len(had) - MOST_TAGS} more")
     e = float(torch.minimum(flat, 1 - flat).mean())
     smoothed = f" (smoothed by {e:.2f})" if e >= LEAST_WEIGHT else ""
-    return f"has {len(had) or 'none'} of {len(flat)}{': ' * bool(had)}{', '.join(named)}{smoothed}"
+    listed = f"{': ' * bool(had)}{', '.join(named)}{smoothed}{more}"
+    return f"has {len(had) or 'none'} of {len(flat)}{listed}"
 
 
 def targets_in_words(targets: Tensor) -> str:
@@ -289,6 +307,7 @@ class Recovery(ShortRepr):
     noise: float = 0.0
     confidence: float | None = None
     interval: Tensor | None = None
+    presence: Tensor | None = None  # (C,) behind noise: how probable each of several labels is
     loss: Loss = CROSS_ENTROPY  # the loss that the label rests on
     fit: Fit = NOT_FITTED  # what the numbers say of everything that is assumed
 
@@ -313,12 +332,17 @@ class Recovery(ShortRepr):
         return isinstance(self.loss, BinaryCrossEntropy)
 
     @property
+    def targets(self) -> bool:
+        """Return whether the label is the targets of a regression, which are of no classes."""
+        return not self.loss.balanced and self.loss.most == float("inf")
+
+    @property
     def in_words(self) -> str:
         """Return the label in words, as its loss takes it."""
         if self.label is None:
             return "no label"
         if self.tags:
-            return tags_in_words(self.label)
+            return tags_in_words(self.label, (), self.presence)
         return (label_in_words if self.loss.balanced else targets_in_words)(self.label)
 
     @property
@@ -336,7 +360,8 @@ class Recovery(ShortRepr):
         if self.label is None:
             return f"{self.status.name}, no label"
         known = f", error at most {self.error:.2g}" if self.error < float("inf") else ""
-        sure = "" if self.confidence is None else f", class confident to {self.confidence:.2f}"
+        what = "all of them" if self.tags else "class"
+        sure = "" if self.confidence is None else f", {what} confident to {self.confidence:.2f}"
         return f"{self.status.name}, {self.in_words}{known}{sure}"
 
     def _lines(self) -> Iterator[str]:

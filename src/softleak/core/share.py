@@ -75,29 +75,15 @@ class LocalTraining:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        problems = [*self._wrong_counts(), *self._wrong_factors()]
-        if problems:
-            raise OptionError(f"this client cannot train: {'; '.join(problems)}")
-
-    def _wrong_counts(self) -> Iterator[str]:
-        for name in ("steps", "epochs", "batch_size"):
-            value = getattr(self, name)
-            if value not in (None, UNKNOWN) and (not isinstance(value, int) or value < 1):
-                yield f"{name} should be a whole number of at least 1, got {value!r}"
-        if self.optimiser not in ("sgd", "adam", "adamw"):
-            yield f'optimiser should be "sgd", "adam" or "adamw", got {self.optimiser!r}'
+        wrong = [
+            f"{name} should be {expected}, got {getattr(self, name)!r}"
+            for name, (fits, expected) in _SENSIBLE.items()
+            if getattr(self, name) is not UNKNOWN and not fits(getattr(self, name))
+        ]
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
-            yield "nesterov needs a momentum and no dampening"
-
-    def _wrong_factors(self) -> Iterator[str]:
-        if self.lr not in (None, UNKNOWN) and (not _within(self.lr, 0.0, 1e6) or self.lr == 0):
-            yield f"lr should be a positive learning rate, None or UNKNOWN, got {self.lr!r}"
-        for name, below in (("momentum", 1.0), ("dampening", 1.0), ("weight_decay", 1e6)):
-            value = getattr(self, name)
-            if value is not UNKNOWN and not _within(value, 0.0, below):
-                yield f"{name} should be a number from 0 to {below:g}, got {value!r}"
-        if not all(_within(beta, 0.0, 1.0) and beta < 1 for beta in self.betas):
-            yield f"betas should be two numbers from 0 to below 1, got {self.betas!r}"
+            wrong.append("nesterov needs a momentum and no dampening")
+        if wrong:
+            raise OptionError(f"this client cannot train: {'; '.join(wrong)}")
 
     @property
     def trains(self) -> bool:
@@ -145,10 +131,43 @@ class LocalTraining:
         return ",".join(f"{name}={word}" for name, word in words.items())
 
 
+def _counts(value: object) -> bool:
+    return value is None or (isinstance(value, int) and value >= 1)
+
+
+def _up_to(most: float) -> tuple[Callable[[Any], bool], str]:
+    return lambda x: isinstance(x, int | float) and 0 <= x <= most, f"a number from 0 to {most:g}"
+
+
+# Which settings make sense, and what is expected of them.
+_SENSIBLE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        ("steps", "epochs", "batch_size"), (_counts, "a whole number of at least 1")
+    ),
+    "optimiser": (("sgd", "adam", "adamw").__contains__, '"sgd", "adam" or "adamw"'),
+    "lr": (
+        lambda lr: lr is None or (isinstance(lr, int | float) and 0 < lr <= 1e6),
+        "a positive learning rate, None or UNKNOWN",
+    ),
+    "momentum": _up_to(1.0), "dampening": _up_to(1.0), "weight_decay": _up_to(1e6),
+    "betas": (
+        lambda betas: len(betas) == 2 and all(0 <= float(beta) < 1 for beta in betas),
+        "two numbers from 0 to below 1",
+    ),
+}  # fmt: skip
+# How a setting is read from text, where it is not a number.
+_READERS: Mapping[str, Callable[[str], object]] = {
+    **dict.fromkeys(("steps", "epochs", "batch_size", "seed"), int),
+    "optimiser": str.lower,
+    "nesterov": lambda text: {"true": True, "false": False}[text.lower()],
+    "betas": lambda text: tuple(map(float, text.split("/"))),
+}
+
+
 def read_settings(text: str) -> dict[str, object]:
     """Return the settings that a text such as ``lr=0.01,steps=5,momentum=?`` gives."""
     found: dict[str, object] = {}
-    known = {f.name: f for f in fields(LocalTraining)}
+    known = [f.name for f in fields(LocalTraining)]
     lines = [line.split("#")[0] for line in text.splitlines()]
     for pair in (p.strip() for line in lines for p in line.split(",")):
         if not pair:
@@ -170,21 +189,9 @@ def _value(name: str, text: str) -> object:
     if text.lower() == "none":
         return None
     try:
-        if name == "optimiser":
-            return text.lower()
-        if name == "nesterov":
-            return {"true": True, "false": False}[text.lower()]
-        if name == "betas":
-            first, second = text.split("/")
-            return float(first), float(second)
-        whole = name in ("steps", "epochs", "batch_size", "seed")
-        return int(text) if whole else float(text)
+        return _READERS.get(name, float)(text)
     except (ValueError, KeyError) as error:
         raise OptionError(f"{name} cannot be {text!r}") from error
-
-
-def _within(value: object, low: float, high: float) -> bool:
-    return isinstance(value, int | float) and low <= value <= high
 
 
 LARGEST_SQUARABLE = 1e100  # the squares of larger numbers may overflow
@@ -235,7 +242,7 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
             raise ShareError(f"precision should be one of {formats}, got {self.precision!r}")
         if self.made_by is not None and not isinstance(self.made_by, LocalTraining):
             raise ShareError(f"made_by should be a Client that trains, got {self.made_by!r}")
-        frozen = {name: gradient.detach() for name, gradient in self.gradients.items()}
+        frozen = {name: gradient.detach() for name, gradient in self.items()}
         object.__setattr__(self, "gradients", MappingProxyType(frozen))
         object.__setattr__(self, "rounding", MappingProxyType(dict(self.rounding)))
 
@@ -290,7 +297,7 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
         """Return the share, known to carry noise of this standard deviation on everything."""
         if not noise >= 0:
             raise ShareError(f"expected a standard deviation of noise, 0 or more, got {noise}")
-        known = {name: math.hypot(noise, self.noise(name)) for name in self.gradients}
+        known = {name: math.hypot(noise, self.noise(name)) for name in self}
         return replace(self, rounding=known)
 
     def noise(self, name: str) -> float:
@@ -310,28 +317,22 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> GradientShare:
         """Return the share with every gradient changed: what a defence does to it."""
-        changed = {name: change(name, gradient) for name, gradient in self.gradients.items()}
-        return replace(self, gradients=changed, scale=self._scale_of_changed)
+        changed = {name: change(name, gradient) for name, gradient in self.items()}
+        # It is not stated any more for numbers that were changed.
+        return replace(self, gradients=changed, scale=None if self.scale == "known" else self.scale)
 
     def scaled(self, factor: float) -> GradientShare:
         """Return the share times a factor, as clipping or an unknown learning rate leave it."""
-        changed = {name: gradient * factor for name, gradient in self.gradients.items()}
         rounding = {name: error * abs(factor) for name, error in self.rounding.items()}
-        return replace(self, gradients=changed, rounding=rounding, scale=self._scale_of_changed)
-
-    @property
-    def _scale_of_changed(self) -> Scale | None:
-        """Return the scale once the numbers were changed: it is not stated for them any more."""
-        return None if self.scale == "known" else self.scale
+        return replace(self.map(lambda _, gradient: gradient * factor), rounding=rounding)
 
     def without(self, *names: str) -> GradientShare:
         """Return the share with some gradients withheld."""
-        kept = {name: g for name, g in self.gradients.items() if name not in names}
-        return replace(self, gradients=kept)
+        return replace(self, gradients={n: g for n, g in self.items() if n not in names})
 
     def renamed(self, names: Mapping[str, str]) -> GradientShare:
         """Return the share with some gradients under other names."""
-        changed = {names.get(name, name): gradient for name, gradient in self.gradients.items()}
+        changed = {names.get(name, name): gradient for name, gradient in self.items()}
         rounding = {names.get(name, name): error for name, error in self.rounding.items()}
         return replace(self, gradients=changed, rounding=rounding)
 
@@ -344,8 +345,7 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
         # extremes prove it too. Both are cheaper to have than a mask.
         short = {n: g for n, g in self.items() if torch.finfo(g.dtype).max < LARGEST_SQUARABLE}
         fine = {name for name, g in short.items() if math.isfinite(float(g.sum()))}
-        doubtful = [name for name in self.gradients if name not in fine]
-        largest = {name: self.largest(name) for name in doubtful}
+        largest = {name: self.largest(name) for name in self if name not in fine}
         bad = [name for name, size in largest.items() if not math.isfinite(size)]
         if bad:
             raise NonFinite(
@@ -361,9 +361,8 @@ class GradientShare(ShortRepr, Mapping[str, Tensor]):
 
     def check_shapes(self, parameters: Mapping[str, Tensor]) -> None:
         """Raise ``ShareError`` if a gradient has another shape than its parameter."""
-        shared = sorted(self.gradients.keys() & parameters.keys())
-        for name in shared:
-            came, expected = tuple(self.gradients[name].shape), tuple(parameters[name].shape)
+        for name in sorted(self.keys() & parameters.keys()):
+            came, expected = tuple(self[name].shape), tuple(parameters[name].shape)
             if came != expected:
                 raise ShareError(
                     f"the gradient {name!r} should have its parameter's shape {expected}, got "

@@ -13,7 +13,6 @@ from softleak.defenses.defense import (
     Int8,
     LaplaceNoise,
     OnKept,
-    OpenDefense,
     PercentileNoise,
     Prune,
     Sign,
@@ -24,5 +23,5 @@ from softleak.defenses.defense import (
 
 __all__ = [
     "Cast", "Clip", "Composed", "Defense", "GaussianNoise", "Int8", "LaplaceNoise", "OnKept",
-    "OpenDefense", "PercentileNoise", "Prune", "Sign", "Withhold", "as_known", "is_random",
+    "PercentileNoise", "Prune", "Sign", "Withhold", "as_known", "is_random",
 ]  # fmt: skip

@@ -23,34 +23,19 @@ class Defense(Protocol):
         ...
 
 
-@runtime_checkable
-class OpenDefense(Defense, Protocol):
-    """A defence that says what the receiver of the share may know of it."""
-
-    random: ClassVar[bool]  # whether two calls with different seeds send different shares
-
-    def public(self, sent: GradientShare) -> GradientShare:
-        """Return what was sent, with all that the defence gives away about itself."""
-        ...
-
-
-class _Open:
-    """A deterministic defence that the share itself shows, or whose noise a receiver estimates."""
-
-    random: ClassVar[bool] = False
-
-    def public(self, sent: GradientShare) -> GradientShare:
-        return sent
-
-
 def is_random(defense: Defense) -> bool:
     """Return whether a defence draws random numbers; one that does not say counts as if not."""
-    return isinstance(defense, OpenDefense) and defense.random
+    return bool(getattr(defense, "random", False))
 
 
 def as_known(defense: Defense, sent: GradientShare) -> GradientShare:
-    """Return what was sent as its receiver sees it, who knows the defence and its setting."""
-    return defense.public(sent) if isinstance(defense, OpenDefense) else sent
+    """Return what was sent as its receiver sees it, who knows the defence and its setting.
+
+    A defence with a method ``public`` says what it gives away about itself; any other is shown by
+    the share itself, or by a noise that a receiver estimates.
+    """
+    shown: GradientShare = sent if not hasattr(defense, "public") else defense.public(sent)
+    return shown
 
 
 @dataclass(frozen=True)
@@ -90,7 +75,7 @@ TOUCHED = 1 - 1e-6  # of the limit: a share of this length was clipped
 
 
 @dataclass(frozen=True)
-class Clip(_Open):
+class Clip:
     """The whole share, scaled down to an L2 norm of at most ``norm``."""
 
     norm: float
@@ -112,7 +97,7 @@ INT8 = 127  # the largest integer of eight bits, both signs alike
 
 
 @dataclass(frozen=True)
-class Prune(_Open):
+class Prune:
     """The largest entries of each gradient, a part ``kept``; the others are zero."""
 
     kept: float
@@ -152,7 +137,7 @@ class OnKept:
 
 
 @dataclass(frozen=True)
-class Cast(_Open):
+class Cast:
     """Sixteen bits per entry: ``torch.float16`` or ``torch.bfloat16``."""
 
     dtype: torch.dtype
@@ -166,7 +151,7 @@ class Cast(_Open):
 
 
 @dataclass(frozen=True)
-class Int8(_Open):
+class Int8:
     """Each gradient rounded to 255 levels between plus and minus its largest entry.
 
     The share holds the values the levels stand for. If ``declared``, it says how wide they are.
@@ -187,7 +172,7 @@ class Int8(_Open):
 
 
 @dataclass(frozen=True)
-class Sign(_Open):
+class Sign:
     """The sign of every entry: −1, 0 or 1."""
 
     def __call__(self, share: GradientShare) -> GradientShare:
@@ -203,7 +188,7 @@ Source = Generator | int
 
 
 @dataclass(frozen=True)
-class _Noise(_Open):
+class _Noise:
     """Independent noise on every entry, as ``GaussianNoise`` describes it."""
 
     std: float
@@ -261,7 +246,7 @@ def _wide(like: Tensor) -> torch.dtype:
 
 
 @dataclass(frozen=True)
-class PercentileNoise(_Open):
+class PercentileNoise:
     """Gaussian noise in units of a percentile of the share's absolute entries.
 
     Entries that are zero do not count. So the noise of NVIDIA FLARE's study of gradient

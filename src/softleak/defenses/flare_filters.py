@@ -53,10 +53,6 @@ class FlareFilter:
         changed = {name: -tensor / self.lr for name, tensor in sent.items()}
         return replace(share, gradients=changed, scale=None)
 
-    def public(self, sent: GradientShare) -> GradientShare:
-        """Return the share as it is: zeros and limits show what the filter did."""
-        return sent
-
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:

@@ -14,10 +14,12 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from softleak.core.factors import Factors, factor
+from softleak.core.factors import Factors, factor, roundings
+from softleak.core.fit import Explanation
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -37,6 +39,8 @@ from softleak.labels.otherwise import is_sign_pattern
 
 ROUNDINGS = 64.0  # that a gradient of one sample may be off a product
 TRIED, WIDEST = 61, 1e6  # factors that are tried, and the largest
+APART, DRAWS = 0.1, 9  # how far samples are taken to be from their mean, relative; directions
+ROUNDED = 6**-0.5  # of a step: the error that rounding up or down by chance leaves, on average
 LEAST_ROWS = 2  # that have to agree on one input
 FEWEST_CLASSES = 3  # of a head whose samples do not all have parallel gradients
 STEPS = tuple(1e-6 * 2.0**k for k in range(20))  # relative: how wide an interval of factors may be
@@ -76,22 +80,59 @@ def divided(subject: Subject, share: GradientShare, recovery: Recovery) -> Quoti
     layer = subject.once(input_layer)
     if layer is None or not {f"{layer}.weight", f"{layer}.bias"} <= share.keys():
         return None
-    found = _divided(subject, share, layer)
+    found = _divided(subject, share, layer, recovery)
     if found is None:
         return None
     x, error = (one.view(subject.expected_tensor_shape) for one in found)
-    told = _factor(subject, x, error, recovery, factor(subject.head, [share]))
+    told = without_factor(subject, share, recovery, x, error)
     if told is not None:
-        value, width = told
-        error = error.hypot(x * width) / abs(value)
-        return Quotient(x / value, error, layer, verified=True, factor=value)
+        x, error, value = told
+        return Quotient(x, error, layer, verified=True, factor=value)
     # All samples of two classes have parallel gradients, so that a mixture looks like one of them.
     if subject.head.classes < FEWEST_CLASSES and recovery.status is not Status.UNIQUE:
         return None
     return Quotient(x, error, layer, verified=False)
 
 
-def _divided(subject: Subject, share: GradientShare, layer: str) -> tuple[Tensor, Tensor] | None:
+def divided_feature(
+    subject: Subject, share: GradientShare, recovery: Recovery
+) -> tuple[Tensor, float] | None:
+    """Return the feature by division at the head with its relative error; None if rows disagree.
+
+    Nothing tells whether the gradients of the head's weight and bias have one factor.
+    """
+    head = subject.head
+    told = head.has_bias and {head.weight_name, head.bias_name} <= share.keys()
+    if not told or head.classes < FEWEST_CLASSES:
+        return None
+    found = _divided(subject, share, head.name, recovery)
+    if found is None or not float(found[0].norm()) > 0:
+        return None
+    x, error = found
+    return x, float(error.norm() / x.norm())
+
+
+def hides_several(subject: Subject, share: GradientShare, feature: Tensor) -> bool:
+    """Return whether two samples of one class may pass for one, whose feature is their mean.
+
+    Features ``x ± d`` leave ``J W d dᵀ`` with ``J = diag(p) − p pᵀ`` beside the product ``δ xᵀ``.
+    Where that is no more than rounding and noise, the head does not show how many there are.
+    """
+    head, factors = subject.head, factor(subject.head, [share])
+    x = feature.double().to(head.W.device)
+    u = factors.u[0] * torch.sign(factors.v[0] @ x)
+    p = torch.softmax(head.logits(x[None])[0] + head.b, -1)
+    delta = p - F.one_hot(u.argmin(), len(p))
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(DRAWS, len(x), generator=generator, dtype=torch.double).to(x.device)
+    moved = APART * float(x.norm()) * head.logits(F.normalize(drawn, dim=1))
+    beside = APART * (p * (moved - (moved @ p)[:, None])).norm(dim=1) / delta.norm()
+    return not float(beside.median()) > float(torch.maximum(factors.slack, factors.residual))
+
+
+def _divided(
+    subject: Subject, share: GradientShare, layer: str, recovery: Recovery
+) -> tuple[Tensor, Tensor] | None:
     """Return the quotient (I,) with standard errors, if all rows agree on one."""
     weight, bias = f"{layer}.weight", f"{layer}.bias"
     G, g = share[weight].double(), share[bias].double()
@@ -99,9 +140,11 @@ def _divided(subject: Subject, share: GradientShare, layer: str) -> tuple[Tensor
     if int(rows.sum()) < LEAST_ROWS or int(columns.sum()) < LEAST_ROWS or is_sign_pattern(G):
         return None
     G, g = G[rows], g[rows]
-    step, own_step = (grid_step(share[name].double()) or 0.0 for name in (weight, bias))
+    steps = (grid_step(share[name].double()) or 0.0 for name in (weight, bias))
+    step, own_step = (ROUNDED * one for one in steps)
     left = G != 0
-    whole = step > 0 or bool(left[:, columns].all())
+    pruned = Explanation.PRUNED in recovery.fit.explanations
+    whole = not pruned and (step > 0 or bool(left[:, columns].all()))
     used = torch.ones_like(G) if whole else left.double()
     size = (used.T @ g.square()).sqrt()  # (I,) of the part of the bias that tells an entry
     known = size > 0
@@ -112,7 +155,7 @@ def _divided(subject: Subject, share: GradientShare, layer: str) -> tuple[Tensor
     count = float(used.sum())
     mixed = math.hypot(noise * count**0.5, own * float((used * x).norm()))
     mixed *= (1 + CHANCE * (2 / count) ** 0.5) ** 0.5
-    if not off <= ROUNDINGS * relative * float(G.norm()) + mixed or _few(used, known):
+    if not off <= roundings(ROUNDINGS, relative) * float(G.norm()) + mixed or _few(used, known):
         return None
     error = (relative * x.abs()).hypot(noise / size.clamp_min(1e-300))
     error = error.hypot(x * (own / size + len(g) * (own / size) ** 2))
@@ -125,6 +168,20 @@ def _few(used: Tensor, known: Tensor) -> bool:
     """Return whether hardly any two entries that are left have to agree on one number."""
     spare = float(used.sum()) - float(known.sum())
     return spare < LEAST_ROWS
+
+
+def without_factor(
+    subject: Subject, share: GradientShare, recovery: Recovery, x: Tensor, error: Tensor
+) -> tuple[Tensor, Tensor, float] | None:
+    """Return an input, its error and the factor at which the model makes the feature shown of it.
+
+    None if the model makes it of no multiple of ``x``, or nothing tells of which.
+    """
+    told = _factor(subject, x, error, recovery, factor(subject.head, [share]))
+    if told is None:
+        return None
+    value, width = told
+    return x / value, error.hypot(x * width) / abs(value), value
 
 
 def _factor(

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,25 +89,11 @@ def check_zip(path: Path) -> None:
 
 
 def check_npz(path: Path) -> None:
-    """Raise unless each array unpacks to what its header says, and all to a readable size."""
+    """Raise unless all arrays together unpack to a readable size; NumPy reads no more of any."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         _once(member.filename.removesuffix(".npy") for member in members)
         _within(sum(m.file_size for m in members), MOST_FILE_BYTES, "its arrays claim")
-        for member in members:
-            with archive.open(member) as file:
-                _check_npy(file, member.file_size)
-
-
-def _check_npy(file: Any, size: int) -> None:  # noqa: ANN401 - numpy says no more of it
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0
-    shape, _, dtype = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
-    if dtype.hasobject:
-        raise FileError("it holds objects")
-    if any(n < 0 for n in shape):
-        raise FileError(f"an array claims the shape {shape}")
-    _within(math.prod(shape) * dtype.itemsize, size, "an array claims")
 
 
 def check_tensors(tensors: dict[str, Tensor]) -> None:

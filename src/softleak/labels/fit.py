@@ -17,8 +17,8 @@ from softleak.core.loss import CROSS_ENTROPY, BinaryCrossEntropy, CrossEntropy, 
 from softleak.core.results import Evidence, Reading, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.binary import recover_binary
-from softleak.labels.composition import BatchReader, entry_error, never_negative
+from softleak.labels.binary import tags_of_head
+from softleak.labels.composition import BatchReader, entry_error
 from softleak.labels.evidence.probes import evidence_for
 from softleak.labels.evidence.relation import combine
 from softleak.labels.noisy.spectrum import SPECTRUM_HOLES, Spectrum, holes
@@ -46,7 +46,7 @@ COARSE = 1e-5  # rounding of the head's gradient from which layers may disagree 
 PARALLEL = 0.99  # the cosine from which sums are those of weight decay
 # Adaptive steps: entries of a tensor that shows them, how far apart the largest of tensors may be,
 # what decay alone moves, and the kurtosis half-way from even sizes (1.8) to those of noise (3).
-FEWEST_MOVED, ALIKE, BARELY, LIGHT = 8, 2.0, 0.01, 2.4
+FEWEST_MOVED, ALIKE, BARELY, LIGHT = 64, 2.0, 0.01, 2.4
 UNEVEN = 3.0  # times the noise elsewhere: larger sums over classes are not noise
 # The fit of a label of a simple kind, which chance alone would not leave.
 BORNE_OUT = Fit.of([Hypothesis(Topic.SCALE, Bearing.HOLDS, number=1.0)], Bearing.HOLDS)
@@ -81,7 +81,11 @@ def fitted(
         if _of_any_temperature(subject, knowledge, answer):
             fit = fit.saying(Hypothesis(Topic.LOSS, Bearing.OPEN, Explanation.ANY_TEMPERATURE))
         return replace(answer, fit=beside_statements(fit, knowledge, share))
-    if answer.status is Status.ZERO_GRADIENT or head.weight_name not in share:
+    if answer.status is Status.ZERO_GRADIENT:
+        frozen = Fit.of([_contradiction(Topic.STEPS, Explanation.FROZEN)])
+        moved = any(share.largest(name) for name in share)
+        return replace(answer, fit=frozen) if moved else answer
+    if head.weight_name not in share:
         return answer
     found = examine(subject, share, knowledge)
     answer = replace(answer, fit=beside_statements(found.fit, knowledge, share))
@@ -89,7 +93,8 @@ def fitted(
         return read_as(answer, found.reading, found.seen, share, found.pieces)
     if answer.status is Status.UNIQUE:
         return _doubted(answer, found)
-    several = _binary(subject, knowledge, share, answer)
+    # Where something tells the size of the residual, several labels were read from it already.
+    several = None if found.seen is not None else _binary(subject, knowledge, share, answer)
     if several is not None:
         return several
     return _contradicted(answer, found, subject, share)
@@ -174,10 +179,8 @@ def _binary(
     compressed = answer.fit[Topic.COMPRESSION].bearing is Bearing.CONTRADICTED
     if not product or compressed or loss.bearing is not Bearing.CONTRADICTED:
         return None
-    family = knowledge.family if isinstance(knowledge.family, Binary) else None
-    positive = subject.once(never_negative)
     for one in (BinaryCrossEntropy(), BinaryCrossEntropy(reduction="sum")):
-        found = recover_binary(subject.head, factors, family, one, positive)
+        found = tags_of_head(subject, knowledge, share, one)
         if found.label is not None and found.complete:
             bce = Hypothesis(Topic.LOSS, Bearing.HOLDS, Explanation.BCE, loss.number)
             return replace(found, fit=answer.fit.saying(bce))
@@ -192,7 +195,7 @@ def _lopsided(answer: Recovery, share: GradientShare, subject: Subject) -> bool:
         return False
     delta = share[name].double()
     error = LOGIT_ROUNDINGS * entry_error(share, name, subject.head.dtype)
-    raised, lowered = int((delta < -error).sum()), int((delta > error).sum())
+    raised, lowered = tuple((delta < -error).nonzero()[:, 0].tolist()), int((delta > error).sum())
     return subject.once(BatchReader.of).is_lopsided(share, raised, lowered)
 
 
@@ -253,7 +256,7 @@ def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Exa
     """Return what the numbers of a gradient say of every assumption."""
     head = subject.head
     G = share[head.weight_name].to(head.W.device).double()
-    compression = _compression(share, G)
+    compression = compression_of(share, G)
     if compression.bearing is Bearing.CONTRADICTED:
         return Examined(Fit.of([compression]))
     factors = factor(head, [share])
@@ -428,9 +431,9 @@ def _of_steps(share: GradientShare) -> Hypothesis | None:
 
 def _of_noise(G: Tensor, sums: float, off: float) -> Hypothesis:
     """Return whether what stands beside the samples is noise: as large in the sums as elsewhere."""
-    noise = Spectrum.of(G).noise
-    if sums <= UNEVEN * noise * G.numel() ** 0.5:
-        return Hypothesis(Topic.NOISE, Bearing.HOLDS, Explanation.MEASURED, noise)
+    spectrum = Spectrum.of(G)
+    if spectrum.even and sums <= UNEVEN * spectrum.noise * G.numel() ** 0.5:
+        return Hypothesis(Topic.NOISE, Bearing.HOLDS, Explanation.MEASURED, spectrum.noise)
     return _contradiction(Topic.STEPS, Explanation.OTHER_STEPS, off)
 
 
@@ -458,7 +461,7 @@ def _swapped(seen: Residual, knowledge: Knowledge, share: GradientShare) -> Loss
     return next((one for one in simple_readings(before) if one.factor < 0), None)
 
 
-def _compression(share: GradientShare, G: Tensor) -> Hypothesis:
+def compression_of(share: GradientShare, G: Tensor) -> Hypothesis:
     """Return whether entries were removed, or rounded to a grid, or left as signs."""
     if is_sign_pattern(G):
         return _contradiction(Topic.COMPRESSION, Explanation.SIGNS)

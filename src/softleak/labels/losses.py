@@ -14,17 +14,23 @@ import torch
 from torch import Tensor
 
 from softleak.core.factors import Factors, factor, numerical_rank
-from softleak.core.families import Binary, Family, SmoothedBinary
-from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
+from softleak.core.fit import Bearing, Explanation, Fit, Hypothesis, Topic
 from softleak.core.head import Head
 from softleak.core.knowledge import Knowledge
 from softleak.core.loss import BinaryCrossEntropy, Loss
 from softleak.core.results import Recovery, Status, Why, because
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.labels.binary import recover_binary
-from softleak.labels.composition import never_negative
-from softleak.labels.fit import Examined, beside_statements, contradictions, examine, read_as
+from softleak.labels.binary import tags_of_head
+from softleak.labels.fit import (
+    Examined,
+    beside_statements,
+    compression_of,
+    contradictions,
+    examine,
+    read_as,
+)
+from softleak.labels.noisy.tags import recover_tags
 from softleak.labels.residual import FITS, LOGIT_ROUNDINGS, Residual, simple_readings
 
 DECAY_LEAST = 3  # outputs from which weight decay shows beside one sample
@@ -53,7 +59,7 @@ def recover_under(
     nothing = Recovery(Status.NO_SOLUTION, because(Why.NO_LABEL_OF_LOSS, loss=loss), loss=loss)
     answer = replace(nothing, fit=beside_statements(found.fit, knowledge, share))
     if found.seen is None:
-        return _by_head_alone(subject, knowledge, factors, answer)
+        return _by_head_alone(subject, knowledge, share, answer)
     if found.reading is not None:
         return read_as(answer, found.reading, found.seen, share, found.pieces)
     if not answer.fit.holds:
@@ -76,12 +82,12 @@ def _as_stated(
     fits = family is None or bool(((family.project(label) - label).abs() <= FITS * errors).all())
     if not fits:
         return replace(answer, reason=because(Why.NO_LABEL_OF_FAMILY, family=family))
-    # Zeros and ones are what such losses are trained on; other numbers may be another loss's.
-    usual = family is not None or loss.most == math.inf
+    # Any numbers are a label of some loss: only those of a stated family test the loss itself.
     one = min(len(seen.z), len(seen.feature)) > 1 or any(p.single for p in found.pieces)
     refuted = any(piece.refutes for piece in found.pieces)
-    sure = usual and one and scale == "known" and not refuted
-    error = float(errors.sum())
+    sure = family is not None and one and scale == "known" and not refuted
+    # A multiple of the gradient means a label on a segment, and nothing bounds how far along it.
+    error = float(errors.sum()) if scale == "known" else math.inf
     certain = sure and error <= max(knowledge.tolerance, knowledge.tolerance * float(label.norm()))
     why = Why.UNDER_STATED_LOSS if sure else Why.LOSS_NOT_TESTED
     return replace(
@@ -93,18 +99,14 @@ def _as_stated(
 
 
 def _by_head_alone(
-    subject: Subject, knowledge: Knowledge, factors: Factors, answer: Recovery
+    subject: Subject, knowledge: Knowledge, share: GradientShare, answer: Recovery
 ) -> Recovery:
     """Return what the head's weight gradient alone says: one scalar, and a label for each."""
-    loss, head = answer.loss, subject.head
-    if not isinstance(loss, BinaryCrossEntropy) or head.classes == 1 or knowledge.scale_unknown:
+    loss = answer.loss
+    if not isinstance(loss, BinaryCrossEntropy) or subject.head.classes == 1:
         why = because(Why.ANY_SCALAR_FITS, loss=loss)
         return replace(answer, status=Status.AMBIGUOUS, reason=why)
-    family: Family | None = knowledge.family
-    if not isinstance(family, Binary | SmoothedBinary):
-        family = None
-    positive = subject.once(never_negative)
-    found = recover_binary(head, factors, family, loss, positive)
+    found = tags_of_head(subject, knowledge, share, loss)
     if found.label is None:
         return replace(answer, reason=found.reason)
     return replace(found, fit=answer.fit.saying(Hypothesis(Topic.LOSS, Bearing.HOLDS)))
@@ -146,6 +148,18 @@ def _not_of_one(
             status = Status.AMBIGUOUS if found.status is Status.UNIQUE else found.status
             sure = found.family is not None  # labels of a simple kind bear the decay out
             return found if sure else replace(found, status=status, complete=False)
+    G = share[head.weight_name].to(head.W.device).double()
+    compression = compression_of(share, G)
+    if compression.bearing is Bearing.CONTRADICTED:
+        fit = Fit.of([compression])
+        nothing = Recovery(Status.NO_SOLUTION, because(Why.NO_LABEL_OF_LOSS, loss=loss), loss=loss)
+        return contradictions(replace(nothing, fit=fit), Examined(fit))
+    noisy = None
+    if isinstance(loss, BinaryCrossEntropy):
+        noisy = recover_tags(subject, knowledge, share, loss)
+    if noisy is not None:
+        noise = Hypothesis(Topic.NOISE, Bearing.HOLDS, Explanation.MEASURED, noisy.noise)
+        return replace(noisy, fit=noisy.fit.saying(noise))
     rank = numerical_rank(head, share, factors.relative)
     if rank < min(head.W.shape):
         return Recovery(

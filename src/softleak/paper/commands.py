@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from rich.markup import escape
 from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
-from softleak.cli.exits import Exit, complain, counting_bar, mistakes
+from softleak.cli.exits import Exit, complain, counting_bar, mistakes, plain_table
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.head import Head
 from softleak.inversion.chain import Chain
@@ -32,14 +33,13 @@ from softleak.paper.reproduction import (
     Key,
     ResultsPage,
     around,
-    omission_table,
     reproduce,
     results_table,
     splice,
     tabulated,
     write_results,
 )
-from softleak.paper.sweep import Cluster, Engine, Local, Piece, Processes, Records
+from softleak.paper.sweep import Engine, Piece, Records, cluster, local, processes
 from softleak.paper.training import RECIPES, Recipe, accuracy, save, train
 
 
@@ -106,11 +106,13 @@ def reproduce_tables(options: ReproduceOptions) -> None:
 
 
 def _engine(options: ReproduceOptions) -> Engine:
-    if options.engine is EngineName.LOCAL:
-        return Local()
-    if options.engine is EngineName.RAY:
-        return Cluster(options.address, options.workers)
-    return Processes(options.workers) if options.workers else Processes()
+    match options.engine:
+        case EngineName.LOCAL:
+            return local
+        case EngineName.RAY:
+            return partial(cluster, address=options.address, workers=options.workers)
+        case EngineName.PROCESSES:
+            return partial(processes, workers=options.workers)
 
 
 def _drawn(
@@ -127,7 +129,8 @@ def _drawn(
 
 def _close(console: Console, omitted: dict[Key, str], lost: list[Piece], out: Path) -> None:
     if omitted:
-        console.print(omission_table(omitted))
+        rows = ((f"{experiment}: {cell}", files) for (experiment, cell), files in omitted.items())
+        console.print(plain_table("Not run", ("cell", "needs, in --data or --weights"), rows))
     if lost:
         count = sum(len(piece.samples) for piece in lost)
         console.print(

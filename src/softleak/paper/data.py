@@ -7,7 +7,6 @@ has labels under `y` and may have `class_names`; `wnid` marks an ImageNet sample
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -23,12 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from softleak.core.errors import DataError, MissingExtra, how_to_install
+from softleak.core.errors import DataError, import_extra
 from softleak.core.input_spec import CIFAR10_NORM, IMAGENET_NORM, Normalisation
+from softleak.io.untrusted import check_npz
 
 __all__ = [
     "CIFAR10_NORM", "IMAGENET_NORM", "Augmentation", "Dirichlet", "Hard", "ImageSet", "Mixup",
-    "Normalisation", "Sample", "SmoothedMixup", "Smoothing", "Split", "embedded", "load",
+    "Normalisation", "Sample", "Smoothing", "Split", "embedded", "load",
     "load_cifar", "load_folder", "load_pack", "mixup", "nth_sample", "numbered_generator",
     "one_hot", "samples", "smooth", "verses",
 ]  # fmt: skip
@@ -126,24 +126,12 @@ def _check_labels(labels: Tensor, count: int, classes: int) -> None:
         raise DataError(f"Labels run from {low} to {high}, but there are {classes} class names.")
 
 
-# A small file may claim to unfold to any size; the claim is checked before it is read.
-LARGEST_PACK = 4 * 2**30
-
-
 def read_npz(path: Path, keys: Collection[str]) -> dict[str, npt.NDArray[Any]]:
     """Return those of the named arrays that the file has."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = [m for m in archive.infolist() if m.filename.removesuffix(".npy") in keys]
-        size = sum(member.file_size for member in members)
-        if size > LARGEST_PACK:
-            raise DataError(
-                f"{path} unfolds to {size} bytes; at most {LARGEST_PACK} are read at once."
-            )
+        check_npz(path)
         with np.load(path, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in arrays.files if key in keys}
-    except DataError:
-        raise
     except Exception as error:  # zipfile, its decompressors and NumPy each raise their own
         raise DataError(f"{path} is not a readable .npz file: {error}") from error
 
@@ -152,12 +140,9 @@ def decode_photo(
     stream: IO[bytes], name: str, formats: tuple[str, ...] | None = None
 ) -> npt.NDArray[np.uint8]:
     """Return an image file as RGB bytes (H, W, 3), upright; `formats` limits what may come."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise MissingExtra(
-            f"Reading compressed images needs Pillow: {how_to_install('images')}."
-        ) from error
+    import_extra("PIL", "Reading compressed images needs Pillow", "images")
+    from PIL import Image, ImageOps
+
     try:
         with Image.open(stream, formats=formats) as photo:
             return np.array(ImageOps.exif_transpose(photo).convert("RGB"), dtype=np.uint8)
@@ -431,14 +416,6 @@ class _Labelled:
 
 
 @dataclass(frozen=True)
-class Hard(_Labelled):
-    """Give the image its one-hot label; nothing is drawn."""
-
-    def label(self, images: ImageSet, index: int, _: torch.Generator) -> Tensor:
-        return one_hot(int(images.labels[index]), images.classes)
-
-
-@dataclass(frozen=True)
 class Smoothing(_Labelled):
     """Give the image a smoothed label, with ε ~ U(low, high)."""
 
@@ -451,6 +428,13 @@ class Smoothing(_Labelled):
     def label(self, images: ImageSet, index: int, generator: torch.Generator) -> Tensor:
         epsilon = _uniform(self.low, self.high, generator)
         return smooth(int(images.labels[index]), images.classes, epsilon)
+
+
+@dataclass(frozen=True)
+class Hard(Smoothing):
+    """Give the image its one-hot label."""
+
+    high: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -493,13 +477,6 @@ class Mixup:
             smooth(int(images.labels[i]), images.classes, self.epsilon) for i in (index, partner)
         )
         return mixup(x1, y1, x2, y2, weight)
-
-
-@dataclass(frozen=True)
-class SmoothedMixup(Mixup):
-    """Mix in an image of another class, of labels that are smoothed by a tenth."""
-
-    epsilon: float = 0.1
 
 
 def _partner(images: ImageSet, index: int, generator: torch.Generator) -> int:

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum
-from functools import partial
 from typing import ClassVar
 
 from softleak.core.errors import OptionError
@@ -15,7 +14,6 @@ from softleak.paper.data import FILES
 from softleak.paper.networks import NETWORKS, AttackedNetwork, Network, Shelf
 from softleak.paper.sweep import Measures, Piece
 
-Attack = Callable[[Sequence[int], int], Iterable[Measures]]  # sample numbers and the repetition
 NOTHING = "–"  # how a value that does not exist is written
 
 
@@ -68,12 +66,11 @@ class Cell(ABC):
     def network(self) -> Network:
         return NETWORKS[self.subject]
 
-    def prepare(self, shelf: Shelf) -> Attack:
-        """Do what is done once for all samples, and return the attack on them."""
-        target = AttackedNetwork.of(
+    def attacked(self, shelf: Shelf) -> AttackedNetwork:
+        """Return the network under attack, prepared once for all samples."""
+        return AttackedNetwork.of(
             self.network, shelf, evidence=self.evidence, everything=self.everything
         )
-        return partial(self.measured_together, target)
 
     def measured_together(
         self, target: AttackedNetwork, numbers: Sequence[int], repeat: int

@@ -25,7 +25,7 @@ from softleak.matching.problems import L2, Cosine, TotalVariation
 from softleak.matching.reconstruct import reconstruct_many
 from softleak.matching.tasks import RandomLabel
 from softleak.paper import tables
-from softleak.paper.classic import RowRatios, Variance, Vectorised
+from softleak.paper.classic import RowRatios, Variance
 from softleak.paper.data import Sample, smooth
 from softleak.paper.experiment import Cell, Experiment
 from softleak.paper.networks import (
@@ -246,9 +246,8 @@ def line(drawing: Drawing, wanted: str, otherwise: str) -> ScalarLine:
     scalars = math.copysign(1, found) * torch.linspace(
         SCALAR_NEAREST, reach, SCALAR_POINTS, dtype=torch.double
     )
-    objective = Vectorised(row, Variance())
-    labels = torch.stack([objective.label(scalar) for scalar in scalars])
-    return ScalarLine(name, scalars, labels, objective(scalars), found)
+    labels = row.labels(scalars)
+    return ScalarLine(name, scalars, labels, Variance()(labels), found)
 
 
 def losses(drawing: Drawing) -> None:

@@ -16,7 +16,6 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.library import define
 
 from softleak.audit.metrics import psnr
@@ -29,7 +28,7 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.defenses.defense import Defense, GaussianNoise, Prune
-from softleak.matching.problems import TotalVariation
+from softleak.matching.problems import DifferentiableModel, TotalVariation
 from softleak.paper.experiment import Cell, Column, Experiment, Unit
 from softleak.paper.networks import NOISE_SEED, SMOOTHED, AttackedNetwork
 from softleak.paper.sweep import Measures
@@ -120,57 +119,44 @@ class FieldAttack:
         logits = torch.randn(size, subject.head.classes, generator=generator)
         hard = apparent_labels(subject, share, size)
         sought = [x.requires_grad_(), *([logits.requires_grad_()] if self.free_labels else [])]
-        distance = self._distance(subject.model, share)
+        distance = self._distance(subject, share)
 
         def labels() -> Tensor:
             return logits.softmax(-1) if self.free_labels else hard
 
-        with torch.enable_grad():
-            self._minimise(sought, lambda: distance(x, labels()))
-        return x.detach(), labels().detach()
-
-    def _minimise(self, sought: list[Tensor], distance: Callable[[], Tensor]) -> None:
-        """Minimise by Adam on the signs of the slope, or by L-BFGS, as the attack's authors do."""
-        if self.cosine:
-            adam = torch.optim.Adam(sought, lr=self.rate)
-            for _ in range(self.evaluations):
-                slopes = torch.autograd.grad(distance(), sought)
-                for one, slope in zip(sought, slopes, strict=True):
-                    one.grad = slope.sign()
-                adam.step()
-            return
-        lbfgs = torch.optim.LBFGS(
-            sought, lr=self.rate, max_iter=self.evaluations, max_eval=self.evaluations
-        )
-
         def evaluate() -> Tensor:
-            found = distance()
+            """Return the distance, and leave its slope, or the sign of it, in what is sought."""
+            found = distance(x, labels())
             for one, slope in zip(sought, torch.autograd.grad(found, sought), strict=True):
-                one.grad = slope
+                one.grad = slope.sign() if self.cosine else slope
             return found.detach()
 
-        lbfgs.step(evaluate)  # type: ignore[no-untyped-call]
+        with torch.enable_grad():  # as the attack's authors do
+            if self.cosine:
+                adam = torch.optim.Adam(sought, lr=self.rate)
+                for _ in range(self.evaluations):
+                    adam.step(evaluate)
+            else:
+                most = self.evaluations
+                lbfgs = torch.optim.LBFGS(sought, lr=self.rate, max_iter=most, max_eval=most)
+                lbfgs.step(evaluate)  # type: ignore[no-untyped-call]
+        return x.detach(), labels().detach()
 
     def _distance(
-        self, model: nn.Module, share: GradientShare
+        self, subject: Subject, share: GradientShare
     ) -> Callable[[Tensor, Tensor], Tensor]:
         """Return how far the gradient of inputs (B, …) with labels (B, C) is from the share."""
-        weights = {n: p.detach().requires_grad_() for n, p in model.named_parameters()}
-        weights = {name: weight for name, weight in weights.items() if name in share}
-        sent = [share[name].float() for name in weights]
+        model = DifferentiableModel.of(subject.model, subject.head, torch.float32)
+        names = [name for name in model.parameters if name in share]
+        sent = torch.cat([share[name].float().flatten() for name in names])
         penalty = TotalVariation(self.variation)
 
         def distance(x: Tensor, y: Tensor) -> Tensor:
-            loss = F.cross_entropy(functional_call(model, weights, (x,)), y)
-            found = torch.autograd.grad(loss, [*weights.values()], create_graph=True)
+            gradient = model.gradient(x, y)
+            found = torch.cat([gradient[name].flatten() for name in names])
             if not self.cosine:
-                off = [(g - s).square().sum() for g, s in zip(found, sent, strict=True)]
-                return torch.stack(off).sum()
-            across, own, other = (
-                torch.stack([(a * b).sum() for a, b in zip(left, right, strict=True)]).sum()
-                for left, right in ((found, sent), (found, found), (sent, sent))
-            )
-            return 1 - across / (own * other).sqrt() + penalty(x)
+                return (found - sent).square().sum()
+            return 1 - F.cosine_similarity(found, sent, dim=0) + penalty(x)
 
         return distance
 

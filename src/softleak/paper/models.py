@@ -114,16 +114,12 @@ def fcn4(
     return mlp(3 * image * image, (4096, 1024, 256), classes, activation, bias)
 
 
-class LeNet(PlainClassifier):
-    """Convolutions `features.{0,2,4}` and the head `classifier`."""
-
-
 def lenet(
     classes: int = 10,
     in_channels: int = 3,
     image: int = 32,
     activation: Callable[[], nn.Module] = nn.Sigmoid,
-) -> LeNet:
+) -> PlainClassifier:
     """Build the paper's LeNet for square images of so many pixels per side."""
     positive(classes=classes, in_channels=in_channels, image=image)
     layers: list[nn.Module] = []
@@ -131,7 +127,7 @@ def lenet(
     for stride in (2, 2, 1):
         layers += [nn.Conv2d(channels, 12, 5, stride, padding=2), activation()]
         channels, side = 12, -(-side // stride)
-    return LeNet(layers, nn.Linear(channels * side * side, classes, bias=False))
+    return PlainClassifier(layers, nn.Linear(channels * side * side, classes, bias=False))
 
 
 _VGG_WIDTHS = (32, 64, 128)
@@ -181,26 +177,13 @@ def kaiming_(model: nn.Module, generator: torch.Generator | None = None) -> nn.M
     return model
 
 
-_RESNET_WIDTHS = (64, 128, 256, 512)
-_RESNET_STRIDES = (1, 2, 2, 2)
-
-
 def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
     """Return a bias-free convolution that keeps the image size at stride 1."""
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
 
 
-def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    """Return the 1x1 shortcut, or None where the identity fits."""
-    if stride == 1 and inputs == outputs:
-        return None
-    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
-
-
 class ResidualBlock(nn.Module):
     """Convolutions ``conv1``, ``conv2``, …, each with a BatchNorm, and a shortcut around all."""
-
-    expansion = 1
 
     def __init__(self, *convolutions: nn.Conv2d, shortcut: nn.Module | None) -> None:
         super().__init__()
@@ -209,37 +192,16 @@ class ResidualBlock(nn.Module):
             self.add_module(f"bn{number}", nn.BatchNorm2d(convolution.out_channels))
         self.relu = nn.ReLU()
         self.downsample = shortcut
-        self._depth = len(convolutions)
+        self.depth, self.channels = len(convolutions), convolutions[-1].out_channels
 
     def forward(self, x: Tensor) -> Tensor:
         out = x
-        for number in range(1, self._depth + 1):
+        for number in range(1, self.depth + 1):
             out = self.get_submodule(f"bn{number}")(self.get_submodule(f"conv{number}")(out))
-            out = out if number == self._depth else self.relu(out)
+            out = out if number == self.depth else self.relu(out)
         shortcut = x if self.downsample is None else self.downsample(x)
         added: Tensor = self.relu(out + shortcut)
         return added
-
-
-class BasicBlock(ResidualBlock):
-    """Two 3x3 convolutions and a shortcut."""
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        first, second = _conv(inputs, width, 3, stride), _conv(width, width, 3)
-        super().__init__(first, second, shortcut=_projection(inputs, width, stride))
-
-
-class Bottleneck(ResidualBlock):
-    """A 1x1, a 3x3 (with the stride) and a 1x1 convolution, and a shortcut."""
-
-    expansion = 4
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        outputs = width * self.expansion
-        super().__init__(
-            _conv(inputs, width, 1), _conv(width, width, 3, stride), _conv(width, outputs, 1),
-            shortcut=_projection(inputs, outputs, stride),
-        )  # fmt: skip
 
 
 class Thinned(nn.Module):
@@ -257,80 +219,85 @@ class Thinned(nn.Module):
         return functional.pad(thinned, (0, 0, 0, 0, self.zeros, self.zeros))
 
 
-class ThinBlock(ResidualBlock):
-    """Two 3x3 convolutions and a shortcut without parameters."""
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        first, second = _conv(inputs, width, 3, stride), _conv(width, width, 3)
-        super().__init__(first, second, shortcut=Thinned(stride, (width - inputs) // 2))
+Block = Callable[[int, int, int], ResidualBlock]  # from the channels, the width and the stride
 
 
-Block = type[BasicBlock] | type[Bottleneck] | type[ThinBlock]
+def basic_block(inputs: int, width: int, stride: int) -> ResidualBlock:
+    """Build two 3x3 convolutions and a shortcut."""
+    first, second = _conv(inputs, width, 3, stride), _conv(width, width, 3)
+    return ResidualBlock(first, second, shortcut=_projection(inputs, width, stride))
 
 
-def _stage(block: Block, inputs: int, width: int, depth: int, stride: int) -> nn.Sequential:
-    """Return `depth` blocks, the first of which changes width and size."""
-    rest = (block(width * block.expansion, width, 1) for _ in range(depth - 1))
-    return nn.Sequential(block(inputs, width, stride), *rest)
+def bottleneck(inputs: int, width: int, stride: int) -> ResidualBlock:
+    """Build a 1x1, a 3x3 (with the stride) and a 1x1 convolution, and a shortcut."""
+    convolutions = (
+        _conv(inputs, width, 1), _conv(width, width, 3, stride), _conv(width, 4 * width, 1)
+    )  # fmt: skip
+    return ResidualBlock(*convolutions, shortcut=_projection(inputs, 4 * width, stride))
+
+
+def thin_block(inputs: int, width: int, stride: int) -> ResidualBlock:
+    """Build two 3x3 convolutions and a shortcut without parameters."""
+    first, second = _conv(inputs, width, 3, stride), _conv(width, width, 3)
+    return ResidualBlock(first, second, shortcut=Thinned(stride, (width - inputs) // 2))
+
+
+def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """Return the 1x1 shortcut, or None where the identity fits."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of blocks, a global average and the head `fc`."""
+    """A stem, stages of blocks that each double the width, a global average and the head.
+
+    A small one, for CIFAR, has a stem of 3x3 convolutions and no max-pool.
+    """
 
     def __init__(
         self, block: Block, depths: tuple[int, ...], classes: int = 10, head_bias: bool = False,
-        *, small: bool = False,
+        *, small: bool = False, width: int = 64, head: str = "fc",
     ) -> None:  # fmt: skip
         super().__init__()
         positive(classes=classes)
-        self.conv1 = _conv(3, 64, 3) if small else _conv(3, 64, 7, stride=2)
-        self.bn1 = nn.BatchNorm2d(64)
+        self.conv1 = _conv(3, width, 3) if small else _conv(3, width, 7, stride=2)
+        self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU()
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
-        inputs = 64
-        stages: list[nn.Sequential] = []
-        for width, depth, stride in zip(_RESNET_WIDTHS, depths, _RESNET_STRIDES, strict=True):
-            stages.append(_stage(block, inputs, width, depth, stride))
-            inputs = width * block.expansion
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        inputs, stages = width, len(depths)
+        for number, depth in enumerate(depths):
+            blocks: list[ResidualBlock] = []
+            for place in range(depth):
+                stride = 2 if number and not place else 1
+                blocks.append(block(inputs, width * 2**number, stride))
+                inputs = blocks[-1].channels
+            self.add_module(f"layer{number + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(inputs, classes, bias=head_bias)
+        self.add_module(head, nn.Linear(inputs, classes, bias=head_bias))
+        self.after = (*(f"layer{number + 1}" for number in range(stages)), "avgpool"), head
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
-        return logits
-
-
-class ThinResNet(nn.Module):
-    """Three stages of `depth` blocks, 6 * depth + 2 layers in all; the head `linear` has a bias."""
-
-    def __init__(self, depth: int, classes: int = 10) -> None:
-        super().__init__()
-        positive(classes=classes)
-        self.conv1 = _conv(3, 16, 3)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = _stage(ThinBlock, 16, 16, depth, stride=1)
-        self.layer2 = _stage(ThinBlock, 16, 32, depth, stride=2)
-        self.layer3 = _stage(ThinBlock, 32, 64, depth, stride=2)
-        self.linear = nn.Linear(64, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        logits: Tensor = self.linear(x.mean(dim=(2, 3)))
+        layers, head = self.after
+        for layer in layers:
+            x = self.get_submodule(layer)(x)
+        logits: Tensor = self.get_submodule(head)(x.flatten(1))
         return logits
 
 
 # In their ImageNet form (7x7 stem, max-pool), in their CIFAR form (3x3 stem, no max-pool), and the
-# thin ones for CIFAR of 20, 32 and 56 layers. All take ``classes``, and those with a head ``fc``
-# take ``head_bias``.
-resnet18 = partial(ResNet, BasicBlock, (2, 2, 2, 2))
-resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3))
+# thin ones for CIFAR of 20, 32 and 56 layers, whose head `linear` has a bias.
+resnet18 = partial(ResNet, basic_block, (2, 2, 2, 2))
+resnet50 = partial(ResNet, bottleneck, (3, 4, 6, 3))
 resnet18_cifar = partial(resnet18, small=True)
 resnet50_cifar = partial(resnet50, small=True)
-resnet20, resnet32, resnet56 = (partial(ThinResNet, depth) for depth in (3, 5, 9))
+resnet20, resnet32, resnet56 = (
+    partial(
+        ResNet, thin_block, (depth,) * 3, head_bias=True, small=True, width=16, head="linear"
+    )
+    for depth in (3, 5, 9)
+)  # fmt: skip
 
 
 _MLP_RATIO = 4
@@ -460,7 +427,7 @@ MODELS: Mapping[str, ModelSpec] = MappingProxyType(
 )
 
 
-def trained_lenet() -> LeNet:
+def trained_lenet() -> PlainClassifier:
     """Return the sigmoid LeNet trained on CIFAR-10 (inputs by CIFAR10_NORM), in eval mode."""
     model, name = lenet(), "lenet_cifar10.safetensors"
     data = resources.files("softleak.paper").joinpath("weights", name).read_bytes()

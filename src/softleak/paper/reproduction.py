@@ -18,9 +18,9 @@ from softleak._version import __version__
 from softleak.core.environment import code, versions
 from softleak.core.errors import DataError, FileError, OptionError
 from softleak.io.atomic import write_text
-from softleak.paper.experiment import NOTHING, PAPER, Attack, Cell, Column, Experiment, Size
+from softleak.paper.experiment import NOTHING, PAPER, Cell, Column, Experiment, Size
 from softleak.paper.leaderboard import LEADERBOARD
-from softleak.paper.networks import SAMPLE_SEED, WEIGHT_SEED, Shelf
+from softleak.paper.networks import SAMPLE_SEED, WEIGHT_SEED, AttackedNetwork, Shelf
 from softleak.paper.sweep import Engine, Piece, Record, Records, missing, numbers, sweep
 from softleak.paper.tables import PSNR, TABLES, MatchingCell
 from softleak.present.page import fill
@@ -39,25 +39,17 @@ class Laboratory:
 
     shelf: Shelf  # the data packs and weights, opened
     cells: Mapping[Key, Cell]  # the cells that pieces may come from
-    # The attack of the cell that was computed last.
-    prepared: dict[Key, Attack] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def stocked(cls, shelf: Shelf, cells: Mapping[Key, Cell]) -> Laboratory:
-        """Return a laboratory for these cells, after opening their data and weights."""
-        for cell in cells.values():
-            shelf.images(cell.network.source)
-            if cell.network.weights:
-                shelf.tensors(cell.network.weights)
-        return cls(shelf, cells)
+    # The network of the cell that was computed last.
+    attacked: dict[Key, AttackedNetwork] = field(default_factory=dict, compare=False)
 
     def __call__(self, piece: Piece) -> Sequence[Record]:
         """Return one record for each sample of a piece."""
         key = piece.experiment, piece.cell
-        if key not in self.prepared:
-            self.prepared.clear()  # pieces come cell by cell; one network at a time is enough
-            self.prepared[key] = self.cells[key].prepare(self.shelf)
-        measured = self.prepared[key](piece.samples, piece.repeat)
+        cell = self.cells[key]
+        if key not in self.attacked:
+            self.attacked.clear()  # pieces come cell by cell; one network at a time is enough
+            self.attacked[key] = cell.attacked(self.shelf)
+        measured = cell.measured_together(self.attacked[key], piece.samples, piece.repeat)
         return [
             Record(*key, piece.repeat, sample, measures)
             for sample, measures in zip(piece.samples, measured, strict=True)
@@ -92,8 +84,15 @@ def reproduce(
     pieces = missing(wanted, records)
     unfinished = {(piece.experiment, piece.cell) for piece in pieces}
     cells = {k: cell for e, cell in runnable if (k := (e.name, cell.name)) in unfinished}
-    laboratory = Laboratory.stocked(shelf, cells)
-    lost = sweep(laboratory, pieces, records, engine, begin(len(pieces))) if pieces else []
+    for cell in cells.values():  # what is opened now travels with the shelf
+        shelf.images(cell.network.source)
+        if cell.network.weights:
+            shelf.tensors(cell.network.weights)
+    lost = (
+        sweep(Laboratory(shelf, cells), pieces, records, engine, begin(len(pieces)))
+        if pieces
+        else []
+    )
     for name in dict.fromkeys(e.name for e, _ in runnable):
         records.export(name)
     return omitted, lost
@@ -279,31 +278,30 @@ class Found:
     cells: int  # the number of all cells that the claim is about
 
 
-@dataclass(frozen=True)
-class Means:
-    """The means of measures, by cell."""
+def means(records: Records, experiment: str, measure: str, *words: str) -> Found:
+    """Return the means of a measure, of the cells whose names hold all words."""
+    cells = EXPERIMENTS[experiment].cells
+    asked = [cell.name for cell in cells if all(word in cell.name for word in words)]
+    held = {n: numbers(records.of(experiment, n), measure) for n in asked}
+    return Found({n: fmean(values) for n, values in held.items() if values}, len(asked))
 
-    records: Records  # what was measured so far
 
-    def of(self, experiment: str, measure: str, *words: str) -> Found:
-        cells = EXPERIMENTS[experiment].cells
-        asked = [cell.name for cell in cells if all(word in cell.name for word in words)]
-        held = {n: numbers(self.records.of(experiment, n), measure) for n in asked}
-        return Found({n: fmean(values) for n, values in held.items() if values}, len(asked))
+def gaps(records: Records, experiment: str, ours: str, other: str) -> Found:
+    """Return by how many dB cells that end in ``ours`` exceed those that end in ``other``."""
+    found = means(records, experiment, PSNR, ours)
+    beside = means(records, experiment, PSNR, other).values
+    pairs = {name: name.removesuffix(ours) + other for name in found.values}
+    return Found(
+        {a: found.values[a] - beside[b] for a, b in pairs.items() if b in beside}, found.cells
+    )
 
-    def gaps(self, experiment: str, ours: str, other: str) -> Found:
-        """Return by how many dB cells that end in ``ours`` exceed those that end in ``other``."""
-        found, beside = self.of(experiment, PSNR, ours), self.of(experiment, PSNR, other).values
-        pairs = {name: name.removesuffix(ours) + other for name in found.values}
-        gaps = {a: found.values[a] - beside[b] for a, b in pairs.items() if b in beside}
-        return Found(gaps, found.cells)
 
-    def beyond(self, experiment: str, *words: str) -> Found:
-        """Return by how many dB the cells whose names hold all words exceed the paper's PSNR."""
-        found = self.of(experiment, PSNR, *words)
-        paper = {c.name: c.paper[PSNR] for c in EXPERIMENTS[experiment].cells if PSNR in c.paper}
-        gaps = {n: value - paper[n] for n, value in found.values.items() if n in paper}
-        return Found(gaps, sum(all(word in name for word in words) for name in paper))
+def beyond(records: Records, experiment: str, *words: str) -> Found:
+    """Return by how many dB the cells whose names hold all words exceed the paper's PSNR."""
+    found = means(records, experiment, PSNR, *words)
+    paper = {c.name: c.paper[PSNR] for c in EXPERIMENTS[experiment].cells if PSNR in c.paper}
+    over = {n: value - paper[n] for n, value in found.values.items() if n in paper}
+    return Found(over, sum(all(word in name for word in words) for name in paper))
 
 
 # What a single cell has shown already, or None if it takes all cells to tell; what holds once every
@@ -318,12 +316,12 @@ class Claim:
 
     section: str  # where the paper says it
     text: str  # the sentence, shortened
-    find: Callable[[Means], Found]  # returns what the sentence is about
+    find: Callable[[Records], Found]  # returns what the sentence is about
     weigh: Callable[[Values], Weighed]  # judges it by what was measured so far, if anything was
 
-    def judge(self, means: Means) -> tuple[Standing, str]:
+    def judge(self, records: Records) -> tuple[Standing, str]:
         """Return the standing of the claim, with its figure and the number of cells."""
-        found = self.find(means)
+        found = self.find(records)
         if not found.values:
             return Standing.OPEN, ""
         one, every, figure = self.weigh(found.values)
@@ -381,9 +379,9 @@ def _no_prior(errors: Values) -> Weighed:
 NOISE_LEVELS = ("1e-02", "1e-01")
 
 
-def _under_noise(means: Means) -> Found:
+def _under_noise(records: Records) -> Found:
     """Return the rates at both levels of noise; none unless there are some at each."""
-    both = [means.of("table5", "head_close", level) for level in NOISE_LEVELS]
+    both = [means(records, "table5", "head_close", level) for level in NOISE_LEVELS]
     values = {name: rate for found in both for name, rate in found.values.items()}
     return Found(values if all(f.values for f in both) else {}, sum(f.cells for f in both))
 
@@ -399,28 +397,28 @@ def _noise(rates: Values) -> Weighed:
 
 CLAIMS = (
     Claim("§4.1", "above 95 % on three data sets (Table 1, head only)",
-          lambda means: means.of("table1", "head_exact"), _at_least_95),
+          lambda held: means(held, "table1", "head_exact"), _at_least_95),
     Claim("§4.1", "above 95 % on trained and untrained networks (Table 2, head only)",
-          lambda means: means.of("table2", "head_exact"), _at_least_95),
+          lambda held: means(held, "table2", "head_exact"), _at_least_95),
     Claim("§4.1", "the same, from the whole share",
-          lambda means: means.of("table2", "whole_exact"), _at_least_95),
+          lambda held: means(held, "table2", "whole_exact"), _at_least_95),
     Claim("App. B", "iDLG cannot guarantee 100 % on one-hot labels",
-          lambda means: means.of("table1", "idlg_exact", "one-hot"), _idlg),
+          lambda held: means(held, "table1", "idlg_exact", "one-hot"), _idlg),
     Claim("§3.4", "what is known of the label's distribution is a necessary condition",
-          lambda means: means.of("table3", "L1", "exact inversion"), _no_prior),
+          lambda held: means(held, "table3", "L1", "exact inversion"), _no_prior),
     Claim("§4.2", "high-quality images of FCN-4, 51 and 67 dB",
-          lambda means: means.beyond("fcn"), _as_good),
+          lambda held: beyond(held, "fcn"), _as_good),
     Claim("§4.3", "inputs of a CNN can be approached by gradient matching only",
-          lambda means: means.beyond("table3", "exact inversion"), _matching_only),
+          lambda held: beyond(held, "table3", "exact inversion"), _matching_only),
     Claim("§4.3", "recovered labels serve as well as known ones (to 1 dB)",
-          lambda means: means.gaps("table3", ", ours", ", GT"), _every(lambda gap: gap > -1)),
+          lambda held: gaps(held, "table3", ", ours", ", GT"), _every(lambda gap: gap > -1)),
     Claim("§4.3", "one-hot labels are worse than known ones",
-          lambda means: means.gaps("table3", ", iDLG", ", GT"), _every(lambda gap: gap < 0)),
+          lambda held: gaps(held, "table3", ", iDLG", ", GT"), _every(lambda gap: gap < 0)),
     Claim("§5.1", "the feature improves the image",
-          lambda means: means.gaps("table4", "α=0 β=1, ours", "α=1 β=0, ours"),
+          lambda held: gaps(held, "table4", "α=0 β=1, ours", "α=1 β=0, ours"),
           _every(lambda gap: gap > 0)),
     Claim("§5.1", "feature and gradient of one layer together are worse than the feature",
-          lambda means: means.gaps("table4", "α=1 β=1, ours", "α=0 β=1, ours"),
+          lambda held: gaps(held, "table4", "α=1 β=1, ours", "α=0 β=1, ours"),
           _every(lambda gap: gap < 0)),
     Claim("§5.2", "accuracy drops harshly at 1e-1 (noise on all, head only)",
           _under_noise, _noise),
@@ -451,8 +449,7 @@ class ResultsPage:
     @classmethod
     def of(cls, records: Records) -> ResultsPage:
         tables = (table for e in EXPERIMENTS.values() for table in tabulated(e, records))
-        means = Means(records)
-        claims = tuple((claim, *claim.judge(means)) for claim in CLAIMS)
+        claims = tuple((claim, *claim.judge(records)) for claim in CLAIMS)
         return cls(tuple(tables), claims)
 
 
@@ -538,13 +535,3 @@ def results_table(results: Table) -> Group:
         ]
         table.add_row(row.cell, *entries, Text(notes.get(row.note, "")))
     return Group(table, Text("\n".join(caption)))
-
-
-def omission_table(omitted: Mapping[Key, str]) -> RichTable:
-    """Return a table of the cells that were not run, and what they need."""
-    table = RichTable(title="Not run", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
-    for column in ("cell", "needs, in --data or --weights"):
-        table.add_column(column, overflow="fold")
-    for (experiment, cell), files in omitted.items():
-        table.add_row(f"{experiment}: {cell}", files)
-    return table

@@ -7,18 +7,17 @@ import json
 import os
 import pickle
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib import import_module
 from itertools import islice
-from multiprocessing import get_all_start_methods, get_context, parent_process
-from multiprocessing.context import BaseContext
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from types import ModuleType
-from typing import Any, Protocol
 
 import torch
 
@@ -185,14 +184,8 @@ def _changed(held: Mapping[str, object], now: Mapping[str, object]) -> str:
 
 TRIES_PER_PIECE = 3  # workers that may die over one piece before it is given up
 Done = tuple[Piece, Sequence[Record] | None]  # None: given up
-
-
-class Engine(Protocol):
-    """A place where pieces are computed."""
-
-    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        """Yield each piece with its records as soon as they are there; None means given up."""
-        ...
+# A place where pieces are computed: it yields each with its records as soon as they are there.
+Engine = Callable[[Compute, Iterable[Piece]], Iterator[Done]]
 
 
 def missing(pieces: Iterable[Piece], records: Records) -> list[Piece]:
@@ -214,7 +207,7 @@ def sweep(
 ) -> list[Piece]:  # fmt: skip
     """Compute and record pieces, telling ``progress`` of each; return those whose workers died."""
     lost = []
-    for piece, found in engine.run(compute, pieces):
+    for piece, found in engine(compute, pieces):
         if found is None:
             lost.append(piece)
         else:
@@ -233,86 +226,52 @@ def in_one_thread(compute: Compute, piece: Piece) -> Sequence[Record]:
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class Local:
+def local(compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
     """Compute in this process, one piece after the other."""
-
-    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        for piece in pieces:
-            yield piece, in_one_thread(compute, piece)
+    for piece in pieces:
+        yield piece, in_one_thread(compute, piece)
 
 
-@dataclass(frozen=True)
-class Processes:
+def processes(
+    compute: Compute, pieces: Iterable[Piece], workers: int | None = None
+) -> Iterator[Done]:
     """Compute in worker processes, by default one per core."""
+    packed, own, started = pickle.dumps(compute), threading.local(), []
 
-    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    def start() -> None:
+        # Forked children of a process with torch's threads can hang.
+        fresh = get_context("spawn")
+        own.pool = ProcessPoolExecutor(1, fresh, initializer=_begin, initargs=(packed,))
+        started.append(own.pool)
 
-    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        packed, rest = pickle.dumps(compute), iter(pieces)
-        while lost := (yield from _until_one_dies(self.workers, packed, rest)):
-            for piece in lost:
-                yield from _alone(packed, piece)
+    def done(piece: Piece) -> Sequence[Record] | None:
+        """Compute in the process of this thread, which nothing but its own piece can kill."""
+        for _ in range(TRIES_PER_PIECE):
+            try:
+                found: Sequence[Record] = own.pool.submit(_work, None, piece).result()
+            except BrokenProcessPool:
+                start()
+            else:
+                return found
+        return None
 
-
-def _alone(packed: bytes, piece: Piece) -> Iterator[Done]:
-    """Compute a piece that was under way when a worker died: a further death has one cause."""
-    for _ in range(TRIES_PER_PIECE - 1):
-        if not (yield from _until_one_dies(1, packed, iter([piece]))):
-            return
-    yield piece, None
-
-
-def _until_one_dies(
-    workers: int, packed: bytes, rest: Iterator[Piece]
-) -> Generator[Done, None, list[Piece]]:
-    """Compute until all is done or a worker dies; the pieces that were under way then."""
-    # Only as many are handed out as there are workers: a death then costs no more than that.
-    with ProcessPoolExecutor(workers, _context(), initializer=_begin, initargs=(packed,)) as pool:
-        busy: dict[Future[Sequence[Record]], Piece] = {}
-        while True:
-            for piece in islice(rest, workers - len(busy)):
-                busy[_submit(pool, piece)] = piece
-            if not busy:
-                return []
-            lost = []
-            for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                try:
-                    yield busy[future], future.result()
-                except BrokenProcessPool:
-                    lost.append(busy[future])
-                del busy[future]
-            if lost:
-                return [*lost, *busy.values()]
-
-
-def _submit(pool: ProcessPoolExecutor, piece: Piece) -> Future[Sequence[Record]]:
+    threads = ThreadPoolExecutor(workers or os.cpu_count(), initializer=start)
     try:
-        return pool.submit(_work, piece)
-    except BrokenProcessPool as error:  # a worker died before it was given anything
-        failed: Future[Sequence[Record]] = Future()
-        failed.set_exception(error)
-        return failed
+        busy = {threads.submit(done, piece): piece for piece in pieces}
+        for future in as_completed(busy):
+            yield busy[future], future.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+        for pool in started:
+            pool.shutdown()
 
 
-def _context() -> BaseContext:
-    """Return how workers are started: forked children of a process with torch's threads can hang.
-
-    A server that has imported torch and computed nothing is forked where the system can.
-    """
-    if "forkserver" not in get_all_start_methods():
-        return get_context("spawn")
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    return context
-
-
-_held: list[Compute] = []  # what this worker computes with, sent to it once
+_held: dict[object, Compute] = {}  # what this worker computes with, sent to it once
 
 
 def _begin(packed: bytes) -> None:
-    _held[:] = [pickle.loads(packed)]
-    Thread(target=_end_with_parent, daemon=True).start()
+    _held[None] = pickle.loads(packed)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
@@ -323,80 +282,60 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(piece: Piece) -> Sequence[Record]:
-    return in_one_thread(_held[0], piece)
+def _work(compute: object, piece: Piece) -> Sequence[Record]:
+    return in_one_thread(_held[compute], piece)
 
 
-class _Worker:
-    """An actor: it is sent what it computes with once, and keeps it."""
+def cluster(
+    compute: Compute, pieces: Iterable[Piece], address: str | None = None,
+    workers: int | None = None,
+) -> Iterator[Done]:  # fmt: skip
+    """Compute in tasks of Ray, by default one per core at a time; Ray tries those that die again.
 
-    def __init__(self, compute: Compute) -> None:
-        self.compute = compute
-
-    def work(self, piece: Piece) -> Sequence[Record]:
-        return in_one_thread(self.compute, piece)
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Compute in Ray's actors, one per core; Ray restarts one that dies, and its piece."""
-
-    # Where the cluster is; "auto" is the one this machine belongs to, None this machine.
-    address: str | None = None
-    workers: int | None = None  # the number of actors, if fewer than cores
-
-    def run(self, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        ray = import_extra("ray", "a cluster needs Ray", "ray")
-        begun = not ray.is_initialized()
+    An address of "auto" is the cluster that this machine belongs to; None is this machine.
+    """
+    ray = import_extra("ray", "a cluster needs Ray", "ray")
+    begun = not ray.is_initialized()
+    if begun:
+        _join(ray, address, workers)
+    task = ray.remote(num_cpus=1, max_retries=TRIES_PER_PIECE - 1)(_fetch_and_work)
+    try:
+        shipped, rest = ray.put(compute), iter(pieces)
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        busy = {task.remote([shipped], piece): piece for piece in islice(rest, workers or cores)}
+        while busy:
+            (ended,), _ = ray.wait([*busy])
+            piece = busy.pop(ended)
+            busy |= {task.remote([shipped], further): further for further in islice(rest, 1)}
+            try:
+                yield piece, ray.get(ended)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error  # what the piece itself raised
+            except ray.exceptions.RayError:  # its workers died, or the machines they were on
+                yield piece, None
+    finally:
         if begun:
-            self._begin(ray)
-        try:
-            yield from self._work(ray, compute, pieces)
-        finally:
-            if begun:
-                ray.shutdown()
-
-    def _begin(self, ray: ModuleType) -> None:
-        try:
-            ray.init(
-                self.address, num_cpus=None if self.address else self.workers,
-                include_dashboard=None if self.address else False,
-                log_to_driver=False, logging_level="error",
-            )  # fmt: skip
-        except ConnectionError as error:
-            raise OptionError(
-                f"no Ray cluster at {self.address}: start one by `ray start --head`, or leave "
-                "--address out to compute on this machine"
-            ) from error
-
-    def _work(self, ray: ModuleType, compute: Compute, pieces: Iterable[Piece]) -> Iterator[Done]:
-        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        count = min(self.workers or cores, cores)  # an actor beyond would wait for a core for ever
-        options = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": TRIES_PER_PIECE - 1}
-        kind, shipped = ray.remote(**options)(_Worker), ray.put(compute)
-        actors = [kind.remote(shipped) for _ in range(count)]
-        try:
-            yield from _computed(ray, actors, pieces)
-        finally:  # an actor that is being started again would hold its core for a while
-            for actor in actors:
-                ray.kill(actor)
+            ray.shutdown()
 
 
-def _computed(ray: ModuleType, actors: Sequence[Any], pieces: Iterable[Piece]) -> Iterator[Done]:
-    """Compute pieces in actors, each of which is given the next one as soon as it is free."""
-    free, busy, rest = list(actors), {}, iter(pieces)
-    while True:
-        for piece in islice(rest, len(free)):
-            actor = free.pop()
-            busy[actor.work.remote(piece)] = actor, piece
-        if not busy:
-            return
-        (done,), _ = ray.wait(list(busy), num_returns=1)
-        actor, piece = busy.pop(done)
-        free.append(actor)
-        try:
-            yield piece, ray.get(done)
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from error  # what the piece itself raised
-        except ray.exceptions.RayActorError:
-            yield piece, None
+def _join(ray: ModuleType, address: str | None, workers: int | None) -> None:
+    try:
+        ray.init(
+            address, num_cpus=None if address else workers,
+            include_dashboard=None if address else False,
+            log_to_driver=False, logging_level="error",
+        )  # fmt: skip
+    except ConnectionError as error:
+        raise OptionError(
+            f"no Ray cluster at {address}: start one by `ray start --head`, or leave --address "
+            "out to compute on this machine"
+        ) from error
+
+
+def _fetch_and_work(shipped: Sequence[object], piece: Piece) -> Sequence[Record]:
+    """Compute in a process of Ray, which fetches what it computes with once."""
+    (compute,) = shipped
+    if compute not in _held:
+        _held.clear()
+        _held[compute] = import_module("ray").get(compute)
+    return _work(compute, piece)

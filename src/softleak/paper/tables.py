@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from itertools import combinations, product
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ from softleak.matching.tasks import (
     RandomLabel,
     RecoveredLabel,
 )
-from softleak.paper.classic import PUBLISHED_NOISE, RowRatios, Vectorised
+from softleak.paper.classic import RowRatios, best_scalar
 from softleak.paper.data import (
     ImageSet,
     Sample,
@@ -173,13 +173,12 @@ def read(recovery: Recovery, head: Head, row: int) -> Answer:
 
 def pso(target: AttackedNetwork, share: GradientShare) -> Answer:
     """Return the best scalar of the paper's particle swarm as published, and the label there."""
-    search = replace(PUBLISHED_NOISE, objective=Vectorised)
-    best = search(target.model, share, head=target.head)
-    seen = RowRatios.of(target.model, share, head=target.head)
-    if best.scalar is None or seen is None:
-        return math.inf, None, best.outcome.name
-    scalar = torch.tensor(best.scalar, dtype=torch.double)
-    return best.scalar, Vectorised(seen, search.loss).label(scalar), best.outcome.name
+    row = RowRatios.of(target.model, share, head=target.head)
+    if row is None:
+        return math.inf, None, Status.ZERO_GRADIENT.name
+    scalar = best_scalar(row)
+    # The search has left its bound: no loss is low enough to end it before.
+    return float(scalar), row.labels(scalar[None])[0], "OUT_OF_BOUND"
 
 
 def scored_scalar(answer: Answer, scalar_true: float, y_true: Tensor) -> Measures:

@@ -22,7 +22,7 @@ from softleak.audit.input_attacks import (
     Attack,
 )
 from softleak.audit.leaks import Leak
-from softleak.audit.report import AuditReport, Ending, Method, Outcome
+from softleak.audit.report import AuditReport, Ending, Method, Outcome, named
 from softleak.core.fit import Bearing, Topic
 from softleak.core.results import Status
 from softleak.present.fit import in_a_word
@@ -129,8 +129,9 @@ def _rereading(report: AuditReport) -> Ending:
 
 
 def _local(report: AuditReport) -> Ending:
-    known = report.label.known or report.label.class_index is not None
-    return Outcome.of(known), report.label.recovery.message
+    recovery = report.label.recovery
+    known = named(recovery) or report.label.class_index is not None
+    return Outcome.of(known), recovery.message
 
 
 def _feature(report: AuditReport) -> Ending:
@@ -195,7 +196,7 @@ def _noted(attack: Attack, report: AuditReport) -> Ending:
 def _elsewhere(report: AuditReport) -> Ending:
     known = report.knows_label
     why = "the attacks above are stronger" if known else "an audit does not have them"
-    return Outcome.NOT_CARRIED_OUT, f"{why}; softleak.paper.classic has these"
+    return Outcome.NOT_CARRIED_OUT, f"{why}; softleak's benchmarks have them"
 
 
 CATALOGUE: list[CataloguedAttack] = [

@@ -22,6 +22,7 @@ from softleak.present.words import listed
 # What a number is of, which number, and what it was before and after.
 Numbers: TypeAlias = tuple[str, str, float | None, float | None]
 Key = TypeVar("Key")
+Held = TypeVar("Held")
 MOST_NAMES = 5  # names of updates in a sentence; the JSON has all
 
 _ENDED = (State.LEAKED, State.NO_SUCCESS)
@@ -144,27 +145,30 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> AuditDiff
         (leak.value, before["counts"].get(leak.value, 0), after["counts"].get(leak.value, 0))
         for leak in Leak
     ]
+    states = [(name, leak) for name in both for leak in Leak]
+    changes = [
+        StateChange(n, leak, _state(one[n], leak), _state(two[n], leak)) for n, leak in states
+    ]
+    qualities = [(_qualities(one[name]), _qualities(two[name])) for name in both]
     return AuditDifference(
-        tuple(_settings(before, after)),
+        tuple(
+            (name, a or "–", b or "–") for name, a, b in _differing(_facts(before), _facts(after))
+        ),
         tuple(counts),
-        tuple(change for name in both for change in _changes(one[name], two[name])),
-        tuple(pair for name in both for pair in _qualities(one[name], two[name])),
-        tuple(_defences(before, after)),
+        tuple(change for change in changes if change.before is not change.after),
+        tuple((*key, a, b) for pair in qualities for key, a, b in _differing(*pair)),
+        tuple((*key, a, b) for key, a, b in _differing(_ends(before), _ends(after))),
         tuple(name for name in one if name not in two),
         tuple(name for name in two if name not in one),
     )
 
 
-def _differing(one: Mapping[Key, Any], two: Mapping[Key, Any]) -> Iterator[Key]:
-    """Yield the keys of two mappings whose values differ."""
-    return (key for key in dict.fromkeys([*one, *two]) if one.get(key) != two.get(key))
-
-
-def _settings(
-    before: Mapping[str, Any], after: Mapping[str, Any]
-) -> Iterator[tuple[str, str, str]]:
-    one, two = _facts(before), _facts(after)
-    return ((n, one.get(n, "–"), two.get(n, "–")) for n in _differing(one, two))
+def _differing(
+    one: Mapping[Key, Held], two: Mapping[Key, Held]
+) -> Iterator[tuple[Key, Held | None, Held | None]]:
+    """Yield each key whose values differ, and both values."""
+    pairs = ((key, one.get(key), two.get(key)) for key in dict.fromkeys([*one, *two]))
+    return (pair for pair in pairs if pair[1] != pair[2])
 
 
 def _facts(data: Mapping[str, Any]) -> dict[str, str]:
@@ -179,26 +183,16 @@ def _facts(data: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _changes(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[StateChange]:
-    for leak in Leak:
-        before, after = (State(r["states"].get(leak.value, "not attacked")) for r in (one, two))
-        if before is not after:
-            yield StateChange(one["name"], leak, before, after)
+def _state(report: Mapping[str, Any], leak: Leak) -> State:
+    return State(report["states"].get(leak.value, State.NOT_ATTACKED.value))
 
 
-def _qualities(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Numbers]:
-    for what, part, field in (
-        ("L1 bound of the label", "label", "error"),
-        ("predicted PSNR of the input in dB", "input", "psnr_predicted"),
-    ):
-        before, after = (r.get(part, {}).get(field) for r in (one, two))
-        if before != after:
-            yield one["name"], what, before, after
-
-
-def _defences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Numbers]:
-    one, two = _ends(before), _ends(after)
-    return ((*key, one.get(key), two.get(key)) for key in _differing(one, two))
+def _qualities(report: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
+    label, found = report.get("label", {}), report.get("input", {})
+    return {
+        (report["name"], "L1 bound of the label"): label.get("error"),
+        (report["name"], "predicted PSNR of the input in dB"): found.get("psnr_predicted"),
+    }
 
 
 def _ends(data: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:

@@ -59,7 +59,7 @@ MOST_REASONS = 5  # reasons that are listed per attack; the JSON of the audit ha
 
 def dossier_data(audit: Audit) -> dict[str, Any]:
     """Return the dossier of an audit as plain data."""
-    made, severity = audit.provenance, severity_of_audit(audit)
+    made, severity, tried = audit.provenance, severity_of_audit(audit), audit.what_if
     data = {
         "kind": "softleak-dossier",
         "format": DOSSIER_FORMAT,
@@ -85,21 +85,23 @@ def dossier_data(audit: Audit) -> dict[str, Any]:
         },
         "attacks": [_attack(attack, audit) for attack in every_attack()],
         "certificates": [
-            *(c for r in audit.reports for c in _certificates(r, audit.class_names)),
-            *(
-                {"update": name, "of": "label", "kind": "bound", "statement": proof.message}
-                for name, h in audit.hiding
-                for proof in (h.declared, h.proof)
-                if proof is not None
-            ),
+            {"update": name, "of": what, "kind": kind, "statement": words}
+            for name, what, kind, words in _certificates(audit)
         ],
-        "defences": _defences(audit),
+        "defences": None
+        if tried is None
+        else {
+            "updates": tried.shares,
+            "seeds": tried.seeds,
+            "curves": [_curve(response) for response in tried.responses],
+        },
         "residual_risk": list(residual_risk(audit)),
         "mapping": [
             {"section": section, "nist": nist, "edpb": edpb} for section, nist, edpb in MAPPING
         ],
     }
-    return {key: finite(value) for key, value in data.items()}
+    whole: dict[str, Any] = finite(data)
+    return whole
 
 
 def _pairs(pairs: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
@@ -130,42 +132,34 @@ def _attack(attack: CataloguedAttack, audit: Audit) -> dict[str, Any]:
     }
 
 
-def _certificates(report: AuditReport, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
+def _certificates(audit: Audit) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what is proved or bounded of each share: its name, of what, how, and the words."""
+    for report in audit.reports:
+        yield from ((report.name, *told) for told in _proved(report, audit.class_names))
+    for name, hiding in audit.hiding:
+        proofs = (proof for proof in (hiding.declared, hiding.proof) if proof is not None)
+        yield from ((name, "label", "bound", proof.message) for proof in proofs)
+
+
+def _proved(report: AuditReport, names: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     """Yield what is proved of one share, or stated with a probability or a predicted error."""
-    found = report.input
-    if report.label.proved in ("UNIQUE", "CLASS", "PROBABLE"):
-        kind = "probability" if report.label.proved == "PROBABLE" else "proof"
-        yield _stated(report, "label", kind, label_words(report, names, remark=""))
+    found, proved, samples = report.input, report.label.proved, report.samples
+    if proved in ("UNIQUE", "CLASS", "PROBABLE") and not report.label.samples:
+        kind = "probability" if proved == "PROBABLE" else "proof"
+        yield "label", kind, label_words(report, names, remark="")
     if report.feature.proved:
-        error = written(report.feature.error)
-        yield _stated(report, "feature", "proof", f"known to a relative error of {error}")
-    alone = not report.samples.inputs
-    if alone and found.method.exact and found.leaked and found.psnr_predicted is not None:
-        words = f"{found.message}; predicted PSNR {found.psnr_predicted:.0f} dB"
-        yield _stated(report, "input", "predicted error", words)
-    for number, one in enumerate(report.samples.proved, 1):
-        yield _stated(
-            report, "label", "proof", f"sample {number}: {sample_words(one, names, remark='')}"
-        )
-    if report.samples.features:
-        yield _stated(report, "feature", "proof", features_words(report.samples))
-    if report.samples.proved_inputs:
-        yield _stated(report, "input", "proof", inputs_words(report.samples))
+        yield "feature", "proof", f"known to a relative error of {written(report.feature.error)}"
+    told = found.psnr_predicted
+    if not samples.inputs and found.method.exact and found.leaked and told is not None:
+        yield "input", "predicted error", f"{found.message}; predicted PSNR {told:.0f} dB"
+    for number, one in enumerate(report.label.samples, 1):
+        yield "label", "proof", f"sample {number}: {sample_words(one, names, remark='')}"
+    if samples.features:
+        yield "feature", "proof", features_words(samples)
+    if samples.proved_inputs:
+        yield "input", "proof", inputs_words(samples)
     if report.composition.raised:
-        words = composition_words(report, names, remark="")  # all of them are
-        yield _stated(report, "composition", "proof", words)
-
-
-def _stated(report: AuditReport, what: str, kind: str, words: str) -> dict[str, str]:
-    return {"update": report.name, "of": what, "kind": kind, "statement": words}
-
-
-def _defences(audit: Audit) -> dict[str, Any] | None:
-    tried = audit.what_if
-    if tried is None:
-        return None
-    curves = [_curve(response) for response in tried.responses]
-    return {"updates": tried.shares, "seeds": tried.seeds, "curves": curves}
+        yield "composition", "proof", composition_words(report, names, remark="")  # all of them
 
 
 def _curve(response: Response) -> dict[str, Any]:

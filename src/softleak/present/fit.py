@@ -56,6 +56,8 @@ EXPLAINED: Mapping[Explanation, str] = {
     "decay of {number:.2g} leaves it.",
     Explanation.OTHER_STEPS: "What stands beside the samples is not noise, and not one plain step "
     "of a softmax cross-entropy: another loss, another optimiser, or several steps.",
+    Explanation.OTHER_CLIENT: "The client that was stated makes this update of no label of one "
+    "sample.",
     Explanation.ADAPTIVE: "All parameters moved by about the same amount, as several steps of "
     "Adam or AdamW leave them: signs are left, and not sizes.",
     Explanation.ABSENT: "Noise was declared that is not in the update.",
@@ -66,6 +68,8 @@ EXPLAINED: Mapping[Explanation, str] = {
     "the model has none. The entries that are left are exact.",
     Explanation.GRID: "All values lie on a grid of spacing {number:.2g}: they were quantised.",
     Explanation.DROPOUT: "The model has dropout, and was audited without it: try --train-mode.",
+    Explanation.FROZEN: "The last layer did not move although others did: it was frozen, or not "
+    "sent.",
 }
 
 
@@ -178,6 +182,7 @@ REMEDIES: Mapping[Explanation, str] = {
     "it is not known (--unknown-scale).",
     Explanation.TENSOR_FACTORS: "Audit again with --unknown-scale: tensors were scaled apart.",
     Explanation.OTHER_STEPS: CLIENT,
+    Explanation.OTHER_CLIENT: CLIENT,
     Explanation.ADAPTIVE: CLIENT,
     Explanation.ABSENT: "Find out why the noise that was declared is not in the update, and do not "
     "count on it.",
@@ -185,6 +190,7 @@ REMEDIES: Mapping[Explanation, str] = {
     Explanation.PRUNED: COMPRESSED,
     Explanation.GRID: COMPRESSED,
     Explanation.DROPOUT: "Audit again with --train-mode.",
+    Explanation.FROZEN: "Name the layer that was trained last (--head).",
 }
 
 

@@ -10,7 +10,8 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,24 +23,23 @@ from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import (
     Audit,
     AuditReport,
-    CompositionFinding,
     InputFinding,
     LabelFinding,
     SamplesFinding,
+    proved_of,
 )
 from softleak.audit.sweeps import Point, WhatIf
-from softleak.core.results import Recovery
 from softleak.core.vocabulary import State
-from softleak.inversion.results import Text
 from softleak.io.atomic import write_text
-from softleak.matching.reconstruction import Certificate
 from softleak.present.advice import advice, severity_of_audit
 from softleak.present.catalogue import endings
 from softleak.present.fit import fit_data, in_a_word
 from softleak.present.words import headline, summary
 
 FORMAT = 2  # raised when a field changes its meaning
-SCORED = ("label_error", "set_distance", "psnr", "tokens_right")  # what is told of a score
+# What is told of a score, and of a composition.
+SCORED = ("label_error", "set_distance", "psnr", "tokens_right")
+COMPOSED = ("samples", "present", "raised", "message", "attacked", "otherwise", "signs", "counts")
 
 
 def as_data(audit: Audit) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _report(report: AuditReport) -> dict[str, Any]:
         "label": _label(report.label),
         "feature": asdict(report.feature),
         "input": {"leaked": report.shows_input, **_input(report.input)},
-        "composition": _composition(report.composition),
+        "composition": _fields(report.composition, *COMPOSED),
         "samples": _samples(report.samples),
         "assumptions": list(report.assumptions),
         "seconds": report.seconds,
@@ -113,92 +113,69 @@ def _point(point: Point) -> dict[str, Any]:
     return {"setting": point.setting, **rates, **left, "labels_unclaimed": point.unclaimed}
 
 
-def _label(finding: LabelFinding) -> dict[str, Any]:
-    recovery = finding.recovery
-    told = ("message", "error", "scalar", "scale", "samples", "noise", "confidence")
-    return {
-        "proved": finding.proved,
-        "status": recovery.status.name,
-        "label": numbers(recovery.label),
-        "class_index": finding.class_index,
-        **_of_loss(recovery),
-        "family": repr(recovery.family) if recovery.family else None,
-        "solutions": [
-            {**_fields(c, "scalar", "low", "high"), "label": numbers(c.label)}
-            for c in recovery.solutions
-        ],
-        "evidence": [asdict(piece) for piece in recovery.evidence],
-        "seconds": finding.seconds,
-        **_fields(recovery, *told),
-    }
-
-
-def _of_loss(recovery: Recovery) -> dict[str, Any]:
-    """Return the loss that a label rests on, and which labels a sample has; not for a softmax."""
-    if recovery.loss.balanced:
-        return {}
-    label = recovery.label
-    has = None if label is None or not recovery.tags else (label > 0.5).nonzero()[:, 0].tolist()
-    return {"loss": recovery.loss.name, "has": has}
-
-
 def _fields(found: object, *names: str) -> dict[str, Any]:
-    """Return some attributes of a finding under their own names."""
-    return {name: getattr(found, name) for name in names}
-
-
-def _input(finding: InputFinding) -> dict[str, Any]:
-    told = ("message", "psnr_predicted", "determined", "misfit", "agreement", "seconds")
-    return {
-        "method": finding.method.name,
-        "shape": None if finding.pixels is None else list(finding.pixels.shape),
-        "layers": [asdict(layer) for layer in finding.layers],
-        "text": None if finding.text is None else _text(finding.text),
-        "certificate": None if finding.certificate is None else _certificate(finding.certificate),
-        **_fields(finding, *told),
-    }
-
-
-def _certificate(found: Certificate) -> dict[str, Any]:
-    """Return how Gauss–Newton went, and how well the share determines each direction."""
-    told = _fields(found, "proved", "reason", "misfits", "undetermined", "seconds")
-    return {**told, "spectrum": numbers(found.spectrum)}
-
-
-def _composition(finding: CompositionFinding) -> dict[str, Any]:
-    told = ("samples", "present", "raised", "message", "attacked", "otherwise", "signs")
-    counts = None if finding.counts is None else asdict(finding.counts)
-    return {**_fields(finding, *told), "counts": counts}
-
-
-def _samples(finding: SamplesFinding) -> dict[str, Any]:
-    """Return every sample of an update of several."""
-    return {
-        **_fields(finding, "attacked", "message", "inputs", "seconds"),
-        "size": finding.size or None,
-        "proved": len(finding.proved),
-        "each": [
-            {
-                "status": one.status.name,
-                "label": numbers(one.label),
-                **_fields(one, "message", "error", "feature_error"),
-            }
-            for one in finding.samples
-        ],
-    }
-
-
-def _text(text: Text) -> dict[str, Any]:
-    tokens = [
-        {**_fields(place, "position", "token"), "certainty": place.certainty.name}
-        for place in text.places
-    ]
-    return {**_fields(text, "method", "explained", "words"), "tokens": tokens}
+    """Return some attributes of a finding under their own names, as JSON holds them."""
+    return {name: _plain(getattr(found, name)) for name in names}
 
 
 def numbers(tensor: Tensor | None) -> list[float] | None:
     """Return the entries of a vector."""
     return None if tensor is None else [float(entry) for entry in tensor]
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return numbers of a vector, the fields of a dataclass, the name of an enum's member."""
+    if isinstance(value, Tensor):
+        return numbers(value)
+    if isinstance(value, Enum):
+        return value.name
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _label(finding: LabelFinding) -> dict[str, Any]:
+    recovery = finding.recovery
+    told = ("label", "message", "error", "scalar", "scale", "samples", "noise", "confidence")
+    has = (recovery.label > 0.5) if recovery.tags and recovery.label is not None else None
+    loss = {"loss": recovery.loss.name, "has": has if has is None else has.nonzero()[:, 0].tolist()}
+    return {
+        "proved": proved_of(recovery),  # of the update read as that of one sample
+        **_fields(finding, "class_index", "seconds"),
+        **_fields(recovery, "status", *told),
+        **({} if recovery.loss.balanced else loss),
+        **({} if recovery.presence is None else _fields(recovery, "presence")),
+        "family": repr(recovery.family) if recovery.family else None,
+        "solutions": [_fields(c, "scalar", "low", "high", "label") for c in recovery.solutions],
+        "evidence": [asdict(piece) for piece in recovery.evidence],
+    }
+
+
+def _input(finding: InputFinding) -> dict[str, Any]:
+    told = ("message", "psnr_predicted", "determined", "misfit", "agreement", "seconds")
+    text, certificate = finding.text, finding.certificate
+    if text is not None:
+        tokens = [_fields(place, "position", "token", "certainty") for place in text.places]
+    return {
+        "method": finding.method.name,
+        "shape": None if finding.pixels is None else list(finding.pixels.shape),
+        "layers": [asdict(layer) for layer in finding.layers],
+        "text": text and {**_fields(text, "method", "explained", "words"), "tokens": tokens},
+        # How Gauss–Newton went, and how well the share determines each direction.
+        "certificate": certificate and _fields(
+            certificate, "proved", "reason", "misfits", "undetermined", "seconds", "spectrum"
+        ),
+        **_fields(finding, *told),
+    }  # fmt: skip
+
+
+def _samples(finding: SamplesFinding) -> dict[str, Any]:
+    """Return every sample of an update of several."""
+    told = ("status", "label", "message", "error", "feature_error")
+    return {
+        **_fields(finding, "attacked", "message", "inputs", "seconds"),
+        "size": finding.size or None,
+        "proved": len(finding.proved),
+        "each": [_fields(one, *told) for one in finding.samples],
+    }
 
 
 def finite(data: Any) -> Any:  # noqa: ANN401
@@ -222,7 +199,11 @@ def junit(audit: Audit, gates: frozenset[Leak] = frozenset()) -> str:
     """Return the findings as JUnit XML, of the kinds of leak that ``gates`` name, or of all."""
     kinds = [leak for leak in Leak if leak in gates or not gates]
     cases = [_case(r, leak, bool(gates)) for r in audit.reports for leak in kinds]
-    cases += [_refused(refusal.name, refusal.reason) for refusal in audit.refused]
+    for refusal in audit.refused:
+        name = {"classname": _printable(refusal.name), "name": "read", "time": "0"}
+        cases.append(ET.Element("testcase", name))
+        told = {"message": _printable(refusal.reason), "type": "refused"}
+        ET.SubElement(cases[-1], "error", told)
     counts = {name: str(sum(c.find(tag) is not None for c in cases)) for name, tag in _TAGS.items()}
     time = f"{sum(report.seconds for report in audit.reports):.3f}"
     totals = {"name": "softleak audit", "tests": str(len(cases)), **counts, "time": time}
@@ -242,28 +223,15 @@ def _case(report: AuditReport, leak: Leak, gated: bool) -> ET.Element:
     case = ET.Element("testcase", {"classname": _printable(report.name), "name": leak.value})
     case.set("time", f"{report.seconds if leak is Leak.LABEL else 0:.3f}")
     state, words = report.states[leak], _printable(headline(report))
+    void = state is State.CONTRADICTED
+    why = f"{state.value} ({in_a_word(report.fit)})" if void else "not attacked: nothing is known"
     if state is State.LEAKED:
-        kind = leak.severity.value
-        made = ET.SubElement(case, "failure", {"message": f"{leak.value} leaked", "type": kind})
-        made.text = words
+        told = {"message": f"{leak.value} leaked", "type": leak.severity.value}
+        ET.SubElement(case, "failure", told).text = words
     elif not state.attacked and gated:
-        made = ET.SubElement(case, "error", {"message": _why(report, leak), "type": "not attacked"})
-        made.text = words
+        ET.SubElement(case, "error", {"message": why, "type": "not attacked"}).text = words
     elif not state.attacked:
-        ET.SubElement(case, "skipped", {"message": _why(report, leak)})
-    return case
-
-
-def _why(report: AuditReport, leak: Leak) -> str:
-    """Return that nothing is known of a leak, and what the update contradicts if it is that."""
-    if report.states[leak] is not State.CONTRADICTED:
-        return "not attacked: nothing is known"
-    return f"{State.CONTRADICTED.value} ({in_a_word(report.fit)})"
-
-
-def _refused(name: str, reason: str) -> ET.Element:
-    case = ET.Element("testcase", {"classname": _printable(name), "name": "read", "time": "0"})
-    ET.SubElement(case, "error", {"message": _printable(reason), "type": "refused"})
+        ET.SubElement(case, "skipped", {"message": why})
     return case
 
 
@@ -272,12 +240,9 @@ def _printable(text: str) -> str:
 
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-LEVELS = {
-    Severity.CRITICAL: "error", Severity.HIGH: "error", Severity.MEDIUM: "warning",
-    Severity.LOW: "note",
-}  # fmt: skip
-SCORES = {
-    Severity.CRITICAL: "9.5", Severity.HIGH: "8.0", Severity.MEDIUM: "5.5", Severity.LOW: "2.0",
+LEVELS = {  # and scores
+    Severity.CRITICAL: ("error", "9.5"), Severity.HIGH: ("error", "8.0"),
+    Severity.MEDIUM: ("warning", "5.5"), Severity.LOW: ("note", "2.0"),
 }  # fmt: skip
 # In SARIF "open" says that nobody can tell, which is not "pass".
 KIND_OF_STATE = {
@@ -298,15 +263,11 @@ def sarif(audit: Audit) -> dict[str, Any]:
         invocation["commandLine"] = audit.provenance.command
     if audit.provenance.date:
         invocation["endTimeUtc"] = audit.provenance.date.replace("+00:00", "Z")
-    if audit.refused:
-        invocation["toolExecutionNotifications"] = [
-            {
-                "level": "error",
-                "message": {"text": f"{refusal.name}: {refusal.reason}"},
-                "locations": [_location(refusal.name)],
-            }
-            for refusal in audit.refused
-        ]
+    refused = [
+        _located(refusal.name, f"{refusal.name}: {refusal.reason}", level="error")
+        for refusal in audit.refused
+    ]
+    invocation |= {"toolExecutionNotifications": refused} if refused else {}
     rules = [_rule(leak) for leak in Leak]
     versions = {"version": __version__, "semanticVersion": __version__}
     run = {
@@ -319,14 +280,14 @@ def sarif(audit: Audit) -> dict[str, Any]:
 
 
 def _rule(leak: Leak) -> dict[str, Any]:
-    severity = leak.severity
+    level, score = LEVELS[leak.severity]
     return {
         "id": f"softleak/{leak.value}",
         "name": f"{leak.value.capitalize()}Leak",
         "shortDescription": {"text": f"An update gives away its {leak.short}."},
         "fullDescription": {"text": f"It counts as leaked if: {leak.counts_if}."},
-        "defaultConfiguration": {"level": LEVELS[severity]},
-        "properties": {"security-severity": SCORES[severity], "tags": ["security", "privacy"]},
+        "defaultConfiguration": {"level": level},
+        "properties": {"security-severity": score, "tags": ["security", "privacy"]},
     }
 
 
@@ -334,23 +295,20 @@ def _results(report: AuditReport) -> Iterator[dict[str, Any]]:
     for index, leak in enumerate(Leak):
         state = report.states[leak]
         kind = KIND_OF_STATE[state]
-        level = LEVELS[leak.severity] if kind == "fail" else "none"
-        result: dict[str, Any] = {
-            "ruleId": f"softleak/{leak.value}",
-            "ruleIndex": index,
-            "kind": kind,
-            "level": level,
-            "message": {"text": f"{report.name}: {leak.value} {state.value}. {headline(report)}"},
-            "locations": [_location(report.name)],
-            "properties": {"fit": finite(fit_data(report.fit))},
-        }
-        if report.fingerprint:
-            result["partialFingerprints"] = {"update/v1": f"{report.fingerprint}:{leak.value}"}
-        yield result
+        mark = {"update/v1": f"{report.fingerprint}:{leak.value}"}
+        yield _located(
+            report.name, f"{report.name}: {leak.value} {state.value}. {headline(report)}",
+            ruleId=f"softleak/{leak.value}", ruleIndex=index, kind=kind,
+            level=LEVELS[leak.severity][0] if kind == "fail" else "none",
+            properties={"fit": finite(fit_data(report.fit))},
+            **({"partialFingerprints": mark} if report.fingerprint else {}),
+        )  # fmt: skip
 
 
-def _location(name: str) -> dict[str, Any]:
-    return {"physicalLocation": {"artifactLocation": {"uri": quote(name, safe="/")}}}
+def _located(name: str, words: str, **more: object) -> dict[str, Any]:
+    """Return a message on one file."""
+    place = {"physicalLocation": {"artifactLocation": {"uri": quote(name, safe="/")}}}
+    return {**more, "message": {"text": words}, "locations": [place]}
 
 
 def github(audit: Audit, gates: frozenset[Leak]) -> str:

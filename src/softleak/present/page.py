@@ -38,13 +38,14 @@ from softleak.present.machine import finite
 from softleak.present.words import (
     VOID,
     class_name,
+    classes_in_brief,
     composition_words,
     feature_words,
     headline,
     in_a_line,
     in_brief,
+    input_in_brief,
     input_words,
-    known_words,
     label_words,
     reread,
     sample_words,
@@ -135,8 +136,6 @@ NOT_RANKED = -1e9  # sorts what did not leak behind everything that did
 def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> dict[str, Any]:
     """Prepare the row of one share in the table of all."""
     found, feature = report.input, report.feature
-    exact = found.psnr_predicted is not None and found.leaked
-    shown = f"{found.psnr_predicted:.0f} dB" if exact else "recognisable"
     ranked = report.shows_input and found.quality > NOT_RANKED
     leaks = [leak.value for leak in Leak if leak in report.leaks] or ["quiet"]
     return {
@@ -146,9 +145,9 @@ def share_row(report: AuditReport, identity: str, names: Sequence[str]) -> dict[
         "short": in_brief(report, names, in_a_line),
         "feature": f"±{written(feature.error)}",
         "feature_value": -feature.error if feature.proved else NOT_RANKED,  # for sorting
-        "input": known_words(found.text) if found.text else shown,
+        "input": input_in_brief(report),
         "input_value": round(found.quality, 2) if ranked else NOT_RANKED,
-        "composition": f"{max(len(report.composition.raised), 1)} proved",
+        "composition": classes_in_brief(report),
         "leaks": " ".join([*leaks, *(["untried"] if report.unattacked else [])]),  # to filter by
     }
 
@@ -378,37 +377,6 @@ ROWS_AT_ONCE = 100  # rows of the table that are there before anybody asks for m
 SHARES_IN_FULL = 48  # shares shown with everything, the most severe; the others have a row each
 
 
-@dataclass(frozen=True)
-class PagePart:
-    """One section of the page."""
-
-    id: str  # where links lead
-    title: str  # its heading, which the list of contents repeats
-    template: str  # what it shows, in the assets
-    shown: Callable[[Audit], bool] = lambda _: True  # whether an audit has something to show there
-
-
-# The sections of the page, in their order. A new one is a template and a line here.
-PAGE_PARTS: list[PagePart] = [
-    PagePart("defences", "What would stop it", "sections/defences.html"),
-    PagePart("shares", "All updates", "sections/shares.html", lambda audit: len(audit.reports) > 1),
-    PagePart("refused", "Not audited", "sections/refused.html", lambda audit: bool(audit.refused)),
-    PagePart("details", "In detail", "sections/details.html", lambda audit: bool(audit.reports)),
-    PagePart("again", "Run it again", "sections/again.html"),
-]
-# What is told of each share, in this order. Templates see the share as s and its report as r.
-SHARE_PARTS: list[str] = [
-    "share/verdict.html",
-    "share/fit.html",
-    "share/samples.html",
-    "share/findings.html",
-    "share/scalar.html",
-    "share/precision.html",
-    "share/attacks.html",
-    "share/assumptions.html",
-]
-
-
 def write_page(path: str | PathLike[str], audit: Audit) -> None:
     """Write the page of an audit to a folder that exists, whole or not at all."""
     write_text(Path(path), render(audit))
@@ -429,8 +397,6 @@ def render(audit: Audit) -> str:
         **verdict(audit),
         summary=summary(audit),
         advice=list(advice(audit)),
-        parts=[part for part in PAGE_PARTS if part.shown(audit)],
-        share_parts=SHARE_PARTS,
         attacks=every_attack(),
         rows=[share_row(r, places.get(id(r), ""), names) for r in audit.reports],
         rows_at_once=ROWS_AT_ONCE,

@@ -80,8 +80,22 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
         "under the {loss} the head's weight gradient alone means a label at every scalar: the "
         "head's bias or evidence of another layer would decide"
     ),
+    Why.STEPS_OF_LOSS: _under(
+        "several steps under the {loss} were not attempted: they are undone for the plain softmax "
+        "cross-entropy, and for losses of which each output has a term of its own"
+    ),
+    Why.STEPS_OF_LAYERS: _under(
+        "several steps of all layers under the {loss} were not undone: no first fully connected "
+        "layer shows the input, so the client could not be run on it again"
+    ),
     Why.SEVERAL_RANK: "the head's gradient is the sum of at least {rank} samples or steps",
     Why.FULL_RANK: "the head's gradient has full rank {rank}: noise, or several samples or steps",
+    Why.TAGS_BEHIND_NOISE: "there is noise of standard deviation {noise:.2g} on the head's "
+    "gradient: each label has a probability, and all are right with one of {confidence:.2g}",
+    Why.TAGS_HIDDEN: "noise of standard deviation {noise:.2g} hides the head's gradient, and the "
+    "features of this model have no usual direction in which it would show: no label is claimed",
+    Why.NOISE_AT_ANY_SCALE: "there is noise of standard deviation {noise:.2g} on the head's "
+    "gradient, and its factor is unknown: labels behind both were not attempted",
     Why.NEXT_TOKENS: "the model predicts the next token at every place: its labels are the words "
     "of the text itself",
     Why.NOT_ASKED: "inputs were not asked for",
@@ -99,6 +113,7 @@ SENTENCES: dict[Why, str | Callable[..., Any]] = {
     "the input up to a factor; the model does not confirm it, at these weights or in this mode",
     Why.NOT_BORNE_OUT: "the equations of every layer determined an input, but the model does not "
     "make of it what the update shows",
+    Why.TO_A_FACTOR: "{message}, but for one factor that the forward pass does not tell",
     Why.DETERMINED: "every layer's equations determined its input, and agree",
     Why.UNDETERMINED: "some layer's equations do not determine its input, or contradict each other",
     Why.MATCHED: _matched,

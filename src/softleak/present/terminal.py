@@ -16,7 +16,15 @@ from softleak.core.fit import Fit
 from softleak.core.vocabulary import State
 from softleak.present.fit import in_a_word
 from softleak.present.page import chart, charted
-from softleak.present.words import VOID, in_a_line, in_brief, known_words, not_attacked, summary
+from softleak.present.words import (
+    VOID,
+    classes_in_brief,
+    in_a_line,
+    in_brief,
+    input_in_brief,
+    not_attacked,
+    summary,
+)
 
 TABLE_ROWS = 60  # of many shares the first; the files have all
 SCORE_COLUMNS = ("L1", "PSNR")  # columns that are there if the truth is
@@ -44,9 +52,9 @@ def audit_table(audit: Audit) -> Group:
     rows = [
         [
             *_row(report, audit.class_names),
-            *([_composition(report)] if several else []),
-            *(_score(report) if scored else []),
-            *([_fit(report.fit)] if unfit else []),
+            *([_cell(report.states[Leak.COMPOSITION], classes_in_brief(report))] * several),
+            *_score(report) * scored,
+            *[_fit(report.fit)] * unfit,
         ]
         for report in audit.reports[:TABLE_ROWS]
     ]
@@ -122,21 +130,19 @@ CONTRADICTED = Text("contradicted", style="yellow")
 
 
 def _row(report: AuditReport, names: tuple[str, ...]) -> list[Text]:
-    proved, states, text = report.label.proved, report.states, report.input.text
+    proved, states = report.label.proved, report.states
     label, found = Text(proved, style=LABEL_STYLES[proved]), report.samples
     if found.attacked:
         style = "bold red" if found.proved else "cyan"
         label = Text(f"{len(found.proved)} of {found.size}", style)
     if report.refuted or states[Leak.LABEL] is State.NOT_ATTACKED:
         label = CONTRADICTED if report.refuted else NOT_ATTACKED
-    image = report.input.psnr_predicted if report.input.leaked else None
-    shown = f"{image:.0f} dB" if image is not None else "recognisable"
     return [
         Text(report.name),
         label,
         Text(in_brief(report, names, in_a_line)),
         _cell(states[Leak.FEATURE], _feature(report)),
-        _cell(states[Leak.INPUT], known_words(text) if text else shown),
+        _cell(states[Leak.INPUT], input_in_brief(report)),
     ]
 
 
@@ -144,11 +150,6 @@ def _feature(report: AuditReport) -> str:
     """Return how exactly the feature is known; of several samples, how many are."""
     found = report.samples
     return f"{found.features} of {found.size}" if found.attacked else f"±{report.feature.error:.0e}"
-
-
-def _composition(report: AuditReport) -> Text:
-    count = max(len(report.composition.raised), 1)
-    return _cell(report.states[Leak.COMPOSITION], f"{count} proved")
 
 
 def _score(report: AuditReport) -> list[Text]:

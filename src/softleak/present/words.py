@@ -84,6 +84,25 @@ def known_words(text: Text) -> str:
     return f"{known} of {used} words" if known else f"{len(text.words)} words, no order"
 
 
+def input_in_brief(report: AuditReport) -> str:
+    """Return how good an input that leaked is, for a cell of a table."""
+    if report.input.text is not None:
+        return known_words(report.input.text)
+    told = report.input.psnr_predicted if report.input.leaked else None
+    return "recognisable" if told is None else f"{told:.0f} dB"
+
+
+def classes_in_brief(report: AuditReport) -> str:
+    """Return how many classes are proved, for a cell of a table; a label that is known is one.
+
+    Of several labels it is those that a sample has.
+    """
+    recovery, own = report.label.recovery, 1
+    if recovery.tags and recovery.label is not None:
+        own = int((recovery.label > 0.5).sum())
+    return f"{max(len(report.composition.raised), own)} proved"
+
+
 def leaked_of_texts(texts: Iterable[Text], count: int) -> str:
     """Return what leaked of several texts, for a headline."""
     whose = "its text" if count == 1 else "their text"
@@ -150,7 +169,7 @@ def worded(one: Recovery, names: Sequence[str], say: Callable[[Tensor, Sequence[
     if one.label is None:
         return ""
     if one.tags:
-        return tags_in_words(one.label, names)
+        return tags_in_words(one.label, names, one.presence)
     return say(one.label, names) if one.loss.balanced else one.in_words
 
 
@@ -169,7 +188,7 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
         return f"{VOID}. {contradiction(report)}"
     if report.samples.attacked:
         return samples_words(report.samples)
-    if proved == "UNIQUE" and recovery.label is not None:
+    if recovery.status is Status.UNIQUE or report.label.listed:
         return sample_words(recovery, names, remark)
     if proved == "CLASS" and report.label.class_index is not None:
         name = class_name(report.label.class_index, names)
@@ -182,17 +201,14 @@ def label_words(report: AuditReport, names: Sequence[str], remark: str = WITHOUT
             f"is {describe(recovery.label, names)}"
         )
     if proved == "AMBIGUOUS":
-        return f"{_one_of(report, names)}: {recovery.message}"
+        read = reread(report)
+        which = "one of a set of labels" if read is None else (
+            f"{describe(read, names)} in another reading"
+        )  # fmt: skip
+        return f"{which}: {recovery.message}"
     if not report.states[Leak.LABEL].attacked:
         return f"not attacked: {report.why}"
     return f"no label: {report.why}; {FAILED}"
-
-
-def _one_of(report: AuditReport, names: Sequence[str]) -> str:
-    read = reread(report)
-    return (
-        "one of a set of labels" if read is None else f"{describe(read, names)} in another reading"
-    )
 
 
 def in_brief(
@@ -200,7 +216,7 @@ def in_brief(
 ) -> str:
     """Return the label in the words of ``say`` if it was proved, else the class or a reason."""
     recovery = report.label.recovery
-    if report.label.proved == "UNIQUE" and recovery.label is not None:
+    if recovery.status is Status.UNIQUE or report.label.listed:
         return worded(recovery, names, say)
     if (read := reread(report)) is not None:
         return f"{say(read, names)}, if {in_a_word(report.fit)}"
@@ -222,8 +238,7 @@ def feature_words(report: AuditReport) -> str:
         return features_words(report.samples)
     if report.feature.proved:
         error = written(report.feature.error)
-        free = report.feature.up_to_length
-        rest = " if the loss has no temperature, else up to one factor" if free else ""
+        rest = UP_TO_LENGTH if report.feature.up_to_length else ""
         return f"all {report.feature.entries} entries, to a relative error of {error}{rest}"
     if report.states[Leak.FEATURE] is State.NOT_ATTACKED:
         return "not attacked: the update mixes several samples or steps"
@@ -318,13 +333,18 @@ def _counted(counts: Counts, present: Sequence[int], names: Sequence[str]) -> st
     )
 
 
+UP_TO_LENGTH = " if the loss has no temperature and tensors have one factor, else up to one factor"
+MEAN = "If it is of several samples of one class, what was found are their means."
+
+
 def headline(report: AuditReport) -> str:
     """Return the verdict of one share in one or two sentences."""
     worth = _worth_saying(report)
     texts = report.input.text is not None
     apart = [
         leak for leak in worth
-        if report.samples.size and leak.of_samples and not (texts and leak is Leak.INPUT)
+        if leak.of_samples and leak.of_samples(report.samples)
+        and not (texts and leak is Leak.INPUT)
     ]  # fmt: skip
     parts = leaked_of_samples(report.samples, apart)
     parts += [_leaked(report, leak) for leak in worth if leak not in apart]
@@ -343,7 +363,7 @@ def headline(report: AuditReport) -> str:
     untried = listed(_in_state(report, State.NOT_ATTACKED))
     against = [contradiction(report), f"So nothing is known of the {void}." if void else ""]
     grey = f"Not attacked: {untried}." if untried else ""
-    return " ".join(filter(None, [*against, said, grey]))
+    return " ".join(filter(None, [*against, said, MEAN * report.or_mean, grey]))
 
 
 def states_in_brief(report: AuditReport) -> str:
@@ -384,7 +404,10 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
     if leak is Leak.LABEL and recovery.tags and recovery.label is not None:
         return f"which of {len(recovery.label)} labels it has"
     if leak is not Leak.LABEL or report.label.proved == "UNIQUE":
-        return leak.its
+        plain = " if the loss is a plain cross-entropy" if report.of_open_loss else ""
+        return leak.its + plain * (leak is Leak.LABEL)
+    if report.several:  # all of them are known by the counts
+        return "how many samples of each class are in it"
     if recovery.readings:
         return "its label if the update is read as it is said below"
     return f"its label to within {written(recovery.error)} (L1)"
@@ -392,7 +415,7 @@ def _leaked(report: AuditReport, leak: Leak) -> str:
 
 def _worth_saying(report: AuditReport) -> list[Leak]:
     """Return what leaked, without what follows from something said already."""
-    known = report.label.known or bool(report.samples.proved)
+    known = report.label.known
     implied = {Leak.CLASS} if known else set()
     only = Leak.CLASS in report.leaks and not report.several
     if only or report.label.class_index is not None or known:

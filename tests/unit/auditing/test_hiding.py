@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from softleak.audit.defended import Target
 
 import softleak as sl
 from softleak.audit import Audit, NamedShare, Options, Truth
 from softleak.audit.leaks import Leak
 from softleak.audit.run import audit_shares
 from softleak.audit.sweeps import Point, Rate, Response, WhatIf
-from softleak.audit.whatif import hiding_of
+from softleak.audit.whatif import Target, hiding_of
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.defenses import GaussianNoise

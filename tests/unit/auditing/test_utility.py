@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import softleak as sl
-from softleak.audit.sweeps import LossFall, Utility, mean_utility, utility
+from softleak.audit.sweeps import Utility, loss_fall, mean_utility, utility
 from softleak.core.loss import CROSS_ENTROPY
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
@@ -45,11 +45,11 @@ def test_the_loss_after_a_step_is_compared_with_that_after_the_true_one():
     y = torch.tensor([0.0, 1.0, 0.0])
     share = sl.capture(model, x, y)
     before = {n: p.clone() for n, p in model.named_parameters()}
-    falls = LossFall.of(Subject.of(model, (3, 2, 2)), share, x, y, CROSS_ENTROPY)
-    assert falls.part(share) == pytest.approx(1.0)
-    assert falls.part(share.scaled(-1)) < 0
-    assert 0 < falls.part(share.scaled(0.5)) < 1
-    assert falls.part(GradientShare({})) == 0.0
+    falls = loss_fall(Subject.of(model, (3, 2, 2)), share, x, y, CROSS_ENTROPY)
+    assert falls(share) == pytest.approx(1.0)
+    assert falls(share.scaled(-1)) < 0
+    assert 0 < falls(share.scaled(0.5)) < 1
+    assert falls(GradientShare({})) == 0.0
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
 
 
@@ -57,4 +57,4 @@ def test_an_update_that_lowers_no_loss_has_none_to_compare():
     model, x = models.mlp(12, (8,), classes=3).eval(), torch.rand(3, 2, 2)
     share = sl.capture(model, x, 1).scaled(-1)
     y = torch.tensor([0.0, 1.0, 0.0])
-    assert LossFall.of(Subject.of(model, (3, 2, 2)), share, x, y, CROSS_ENTROPY) is None
+    assert loss_fall(Subject.of(model, (3, 2, 2)), share, x, y, CROSS_ENTROPY) is None

@@ -12,7 +12,7 @@ KINDS = [
     (data.Smoothing(), sl.Smoothed()),
     (data.Mixup(), sl.Mixed(2)),
     (data.Hard(), sl.OneHot()),
-    (data.SmoothedMixup(), sl.SmoothedMixed(2)),
+    (data.Mixup(epsilon=0.1), sl.SmoothedMixed(2)),
 ]
 FACTORS = (0.01, 0.3, 7.0, 100.0)
 

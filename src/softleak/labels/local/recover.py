@@ -14,6 +14,7 @@ import torch
 from softleak.core.client import SgdSteps, mean_gradient, mean_of_head
 from softleak.core.factors import FEWEST_ROUNDINGS, factor
 from softleak.core.families import AnyLabel, Family, SmoothedMixed
+from softleak.core.fit import Bearing, Explanation, Hypothesis, Topic
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import UNKNOWN, GradientShare, LocalTraining, alike
@@ -21,7 +22,9 @@ from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, with_note
 from softleak.labels.curve import PseudoLabels, Segment, on_simplex, other_factors_fit
 from softleak.labels.local.head_alone import by_rounding, recover_head_alone, trains_head_alone
+from softleak.labels.local.other_losses import recover_steps_under
 from softleak.labels.local.whole import recover_by_head, recover_whole, rows_seen
+from softleak.labels.losses import loss_beside_softmax
 from softleak.labels.otherwise import is_sign_pattern
 from softleak.labels.search import SEARCH_FIT
 from softleak.labels.solve import WIDEST, doubted
@@ -83,7 +86,8 @@ def recover_trained(
         known = knowledge.of(some[0])
         answers, recipe = _answers(subject, known, some, plain)
         found.update(zip(places, answers, strict=True))
-        if recipe is None or several or not others:
+        other = loss_beside_softmax(known, subject.head) is not None
+        if recipe is None or several or other or not others:
             continue
         open_ = [i for i in places if found[i].status not in NO_CAUSE_SOUGHT]
         if not trains_head_alone(subject, some[0]):
@@ -91,8 +95,18 @@ def recover_trained(
             open_ = [i for i in open_ if found[i].label is None]
         rest = [shares[i] for i in open_]
         named = would_fit(subject, known, rest, recipe, plain) if rest else []
-        found |= {i: with_note(found[i], words) for i, words in zip(open_, named, strict=True)}
+        found |= {
+            i: _refuted(with_note(found[i], words)) for i, words in zip(open_, named, strict=True)
+        }
     return [found[i] for i in range(len(shares))]
+
+
+def _refuted(answer: Recovery) -> Recovery:
+    """Return an answer that says, if no label is one, that the client was not as it was stated."""
+    if answer.status is not Status.NO_SOLUTION or answer.label is not None:
+        return answer
+    other = Hypothesis(Topic.STEPS, Bearing.CONTRADICTED, Explanation.OTHER_CLIENT)
+    return replace(answer, fit=answer.fit.saying(other))
 
 
 def attempt(
@@ -101,6 +115,9 @@ def attempt(
 ) -> list[Recovery]:  # fmt: skip
     """Return the answers of the way that a recipe calls for; all shares trained the same layers."""
     found: Sequence[Recovery | None]
+    loss = loss_beside_softmax(knowledge, subject.head)
+    if recipe.steps > 1 and loss is not None:
+        return [recover_steps_under(subject, knowledge, one, recipe, loss) for one in shares]
     if recipe.steps == 1:
         found = plain([mean_gradient(subject, share, recipe) for share in shares])
     elif trains_head_alone(subject, shares[0]):
@@ -119,7 +136,7 @@ def attempt(
     )
     family = knowledge.family or WIDEST
     answers = [best_fitting(one or not_read, family) for one in found]
-    if not trains_head_alone(subject, shares[0]):
+    if loss is not None or not trains_head_alone(subject, shares[0]):
         return answers
     return [
         by_rounding(subject, share, recipe, one, family) if is_open(one) else one
@@ -145,7 +162,7 @@ def _answers(
     tries = [attempt(subject, knowledge, shares, recipe, plain) for recipe in recipes]
     every = zip(*tries, strict=True)
     answers = [_agreed(list(zip(recipes, each, strict=True))) for each in every]
-    if knowledge.scale != "known":
+    if knowledge.scale != "known" and loss_beside_softmax(knowledge, subject.head) is None:
         pairs = zip(shares, answers, strict=True)
         answers = [_tested(subject, share, one, recipes[0]) for share, one in pairs]
     return answers, recipes[0]
@@ -168,7 +185,9 @@ def _agreed(tries: list[tuple[SgdSteps, Recovery]]) -> Recovery:
     """Return the answer of the only recipe that fits, if several had to be tried."""
     if len(tries) == 1:
         return tries[0][1]
-    fitting = [(r, a) for r, a in tries if a.status is Status.UNIQUE and _simple(a)]
+    explained = [(r, a) for r, a in tries if a.label is not None and _simple(a)]
+    proved = [(r, a) for r, a in explained if a.status is Status.UNIQUE]
+    fitting = proved or [(r, a) for r, a in explained if a.status is Status.AMBIGUOUS]
     distinct = {tuple(a.label.tolist()) for _, a in fitting if a.label is not None}
     if len(distinct) != 1:
         return Recovery(

@@ -14,16 +14,16 @@ from itertools import combinations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import jacfwd, vmap
 
 from softleak.core.client import LocalProgram, SgdSteps, mean_gradient, mean_of_head
 from softleak.core.errors import ModelError, SoftleakError
 from softleak.core.factors import FEWEST_ROUNDINGS, factor
-from softleak.core.families import AnyLabel, Family
+from softleak.core.families import AnyLabel, Binary, Family, SmoothedBinary
 from softleak.core.forward import forward_one, random_tensor, recorded_inputs
 from softleak.core.knowledge import Knowledge
+from softleak.core.loss import CROSS_ENTROPY, Loss
 from softleak.core.results import Candidate, Recovery, Status
 from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
@@ -354,7 +354,9 @@ class Unrolled:
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, subject: Subject, share: GradientShare, recipe: SgdSteps, x: Tensor) -> Unrolled:
+    def of(
+        cls, subject: Subject, share: GradientShare, recipe: SgdSteps, x: Tensor, loss: Loss
+    ) -> Unrolled:
         """Return the client of a share on the input ``x``, in float64."""
         model = copy.deepcopy(subject.model).double()
         name, length = subject.once(input_layer), float(x.norm())
@@ -376,7 +378,7 @@ class Unrolled:
             errors.append(torch.full_like(updates[n].flatten(), level))
         stated = {k: v for k, v in asdict(recipe).items() if k != "rates"}  # one rate for all steps
         return cls(
-            LocalProgram.of(model, F.cross_entropy, LocalTraining(**stated)),
+            LocalProgram.of(model, loss, LocalTraining(**stated)),
             x.new_full((1, 1), length),
             {n: named[n].detach() for n in moved},
             torch.cat([updates[n].flatten() for n in moved]),
@@ -397,8 +399,9 @@ class Unrolled:
 
 
 def recover_whole(
-    subject: Subject, knowledge: Knowledge, share: GradientShare, recipe: SgdSteps
-) -> Recovery | None:
+    subject: Subject, knowledge: Knowledge, share: GradientShare, recipe: SgdSteps,
+    loss: Loss = CROSS_ENTROPY,
+) -> Recovery | None:  # fmt: skip
     """Recover one sample's label where its input is read; a run of the client proves it."""
     if subject.once(input_layer) is None:
         return None
@@ -407,16 +410,16 @@ def recover_whole(
     if found is None:
         return None
     try:
-        client = Unrolled.of(subject, share, recipe, found.x)
-        start, feature, scalar = _one_step(subject, client, mean)
+        client = Unrolled.of(subject, share, recipe, found.x, loss)
+        start, feature, scalar = _one_step(subject, client, mean, loss)
     except Exception:  # the model's own code may refuse a shorter input
         return None
-    label, slope = _solve(client, start)
+    label, slope = _solve(client, start, loss)
     rest = client.residual(label)
     worst = client.worst(rest)
     generator = torch.Generator().manual_seed(0)
     draw = torch.randn(found.x.shape, generator=generator, dtype=torch.double).to(found.x.device)
-    beside = Unrolled.of(subject, share, recipe, found.x + found.error * draw)
+    beside = Unrolled.of(subject, share, recipe, found.x + found.error * draw, loss)
     # The label's L1 error by rounding of the update, and by that of the input. The residual of the
     # worst layer says how large the roundings really were.
     covariance = torch.linalg.inv_ex(slope.T @ slope).inverse
@@ -425,32 +428,44 @@ def recover_whole(
     moved = (covariance @ (slope.T @ shift)).nan_to_num(torch.inf)
     error = UNROLLED_ERROR_BARS * float(worst * bars.sum() + moved.abs().sum())
     fits = worst <= UNROLLED_FITS and bool(label.isfinite().all())
-    possible = fits and float(label.min()) >= -error and error <= knowledge.tolerance
-    clean = on_simplex(label)
+    outside = max(loss.least - float(label.min()), float(label.max()) - loss.most)
+    possible = fits and outside <= error and error <= knowledge.tolerance
+    clean, kind = _simple(label, error, loss)
+    possible = possible and (loss.balanced or kind is not None)  # zeros and ones test the loss
     candidate = Candidate(scalar, scalar, scalar, worst, fits, label, label[None], error)
     status = Status.UNIQUE if possible else (Status.AMBIGUOUS if fits else Status.NO_SOLUTION)
     answer = Recovery(
         status, _words(status, worst, error), scalar=scalar, error=error,
-        feature_error=found.error, candidates=(candidate,), complete=possible,
+        feature_error=found.error, candidates=(candidate,), complete=possible, loss=loss,
     )  # fmt: skip
-    if not fits:
-        return answer
-    return replace(answer, label=clean, feature=feature, family=simplest_family(clean, error))
+    return replace(answer, label=clean, feature=feature, family=kind) if fits else answer
+
+
+def _simple(label: Tensor, error: float, loss: Loss) -> tuple[Tensor, Family | None]:
+    """Return a label (C,) as its loss takes it, and the simplest family it belongs to."""
+    if loss.balanced:
+        clean = on_simplex(label)
+        return clean, simplest_family(clean, error)
+    tags = loss.least == 0.0 and loss.most == 1.0
+    for kind in (Binary(), SmoothedBinary()) if tags else ():
+        if float((kind.project(label) - label).abs().sum()) <= error:
+            return kind.project(label), kind
+    return label, None
 
 
 def _one_step(
-    subject: Subject, client: Unrolled, mean: GradientShare
+    subject: Subject, client: Unrolled, mean: GradientShare, loss: Loss
 ) -> tuple[Tensor, Tensor, float]:
     """Return the label (C,) that one step would mean, the feature and the scalar of ``p − y``."""
     model, name = client.program.model, subject.head.name
     with torch.no_grad(), recorded_inputs(model, name) as seen:
-        p = torch.softmax(model(client.x)[0], -1)
+        z = model(client.x)[0]
     feature = seen[name][0][0].detach()
     delta = mean[subject.head.weight_name].double() @ feature / feature.square().sum()
-    return p - delta, feature, float(delta.norm())
+    return loss.label(z, delta), feature, float(delta.norm())
 
 
-def _solve(client: Unrolled, start: Tensor) -> tuple[Tensor, Tensor]:
+def _solve(client: Unrolled, start: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     """Return the label (C,) whose update is nearest, and the residual's derivative (M, C).
 
     Masks of ReLUs flip along the way. If the label that one step would mean does not lead there,
@@ -459,7 +474,8 @@ def _solve(client: Unrolled, start: Tensor) -> tuple[Tensor, Tensor]:
     problem, none = Differentiated(client.residual), torch.zeros(1, dtype=torch.long)
     enough = UNROLLED_FITS**2 * len(client.sent)
     best, least, _ = UNROLLED_WALK.minimise(problem, start[None], none)
-    for label in nearest_simple(client.residual, start) if float(least) > enough else ():
+    others = nearest_simple(client.residual, start) if loss.balanced else [(start > 0.5).to(start)]
+    for label in others if float(least) > enough else ():
         found, cost, _ = UNROLLED_WALK.minimise(problem, label[None], none)
         best, least = (found, cost) if float(cost) < float(least) else (best, least)
         if float(least) <= enough:
@@ -476,4 +492,7 @@ def _words(status: Status, worst: float, error: float) -> str:
     again = "a run of the client on the recovered input and label gives the update of every layer"
     if status is Status.UNIQUE:
         return f"{again} to within rounding"
-    return f"{again}, but the label is known only to {error:.2g} in L1, or has negative entries"
+    return (
+        f"{again}, with a label known to {error:.2g} in L1; but it is no label that its loss "
+        "takes, or not known closely, or of no simple kind, so that nothing tests the loss"
+    )

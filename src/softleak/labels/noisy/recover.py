@@ -349,7 +349,8 @@ def recover_noisy(
         )
     # Other layers depend on ``Wᵀu``. Where ``u`` is hardly known they say nothing.
     known = signal.known >= BEHIND_NOISE_KNOWN
-    evidence = tuple(_evidence(subject, knowledge, share, signal, spectrum)) if known else ()
+    told = evidence_behind(subject, knowledge, share, signal, spectrum) if known else ()
+    evidence = tuple(piece for _, piece in told)
     families = [knowledge.family] if knowledge.family else [WIDEST, *[AnyLabel()] * bool(evidence)]
     noise = f"noise of standard deviation {spectrum.noise:.2g} on the head's gradient"
     likely = set(range(len(signal.u)))  # classes that may be in the label
@@ -383,10 +384,10 @@ def _answer(posterior: Posterior, spectrum: Spectrum) -> Recovery | None:
     return None
 
 
-def _evidence(
+def evidence_behind(
     subject: Subject, knowledge: Knowledge, share: GradientShare, signal: Signal, spectrum: Spectrum
-) -> Iterator[LogLikelihood]:
-    """Yield the log likelihood of every relation that has one and whose gradient was sent."""
+) -> Iterator[tuple[str, LogLikelihood]]:
+    """Yield parameter and log likelihood of relations that have one and whose gradient was sent."""
     W = subject.head.W.double()
     seen = Blurred(
         signal.u, signal.u_covariance.diagonal(),
@@ -397,7 +398,7 @@ def _evidence(
     for relation in evidence_for(subject, knowledge):
         if relation.parameter in share and isinstance(relation, NoisyRelation):
             g = share[relation.parameter].to(W)
-            yield partial(relation.log_likelihood, g, seen)
+            yield relation.parameter, partial(relation.log_likelihood, g, seen)
 
 
 def _bounds(posterior: Posterior) -> tuple[float, float]:

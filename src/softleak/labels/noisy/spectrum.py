@@ -147,16 +147,21 @@ class Spectrum:
     clear: bool  # whether the leading singular pair stands out of the noise
 
     @classmethod
-    def of(cls, G: Tensor) -> Spectrum:
-        """Estimate the noise of ``G`` from its column sums and from all but its leading pair."""
+    def of(cls, G: Tensor, balanced: bool = True) -> Spectrum:
+        """Estimate the noise of ``G`` from its column sums and from all but its leading pair.
+
+        Where residuals are not balanced, the sums over columns are not noise alone, and do not
+        count.
+        """
         classes, inputs = G.shape
-        sums = G.sum(0)
+        sums = G.sum(0) * balanced
         centred = G - sums / classes
         values = torch.linalg.svdvals(centred).square()
         beside = float(sums.square().sum()) / (classes * inputs)
-        freedom = max(classes - 2, 0) * (inputs - 1)
+        freedom = max(classes - 1 - balanced, 0) * (inputs - 1)
         rest = float(values[1:].sum())
-        noise = (rest + beside * inputs) / (freedom + inputs)
+        noise = (rest + beside * inputs) / max(freedom + inputs * balanced, 1)
+        beside = beside if balanced else noise
         # With few columns the estimate is rough: the noise may be larger than it says.
         unsure = 1 + SPECTRUM_UNSURE * math.sqrt(2 / inputs)
         widest = (math.sqrt(inputs) + math.sqrt(classes - 1)) ** 2
@@ -251,10 +256,12 @@ class Signal:
         return float(self.x.norm())
 
     @classmethod
-    def of(cls, head: Head, G: Tensor, noise: float, typical: Typical) -> Signal:
+    def of(
+        cls, head: Head, G: Tensor, noise: float, typical: Typical, balanced: bool = True
+    ) -> Signal:
         """Separate the signal in ``G`` (C, I), float64, from noise of this standard deviation."""
         usual = typical.direction
-        centred = G - G.mean(0)
+        centred = G - G.mean(0) * balanced
         mean = centred @ usual
         level = torch.outer(mean, mean)
         rest = centred @ centred.T - level

@@ -33,8 +33,8 @@ def sample(kind, seed):
     return next(iter(data.samples(data.embedded(), kind, 1, seed, data.CIFAR10_NORM)))
 
 
-def recovered(model, share):
-    return sl.recover_label(model, share, evidence=False, input_shape=(3, 32, 32))
+def recovered(model, share, **settings):
+    return sl.recover_label(model, share, evidence=False, input_shape=(3, 32, 32), **settings)
 
 
 def test_sgd_is_linear_in_its_gradients():
@@ -85,9 +85,10 @@ def test_the_derivative_by_the_label_is_that_of_the_recursion(probing, settings,
 def test_the_label_is_exact_and_proved(probing, settings):
     taken = sample(data.Smoothing(), 3)
     share = sl.Client.parse(settings).share(probing, taken.x, taken.y)
-    found = recovered(probing, share)
+    # A rate that nobody said changes would move the label by one or two thousandths.
+    found = recovered(probing, share, tolerance=5e-3)
     assert found.status is sl.Status.UNIQUE
-    assert float((found.label - taken.y).abs().sum()) <= min(found.error, 1e-3)
+    assert float((found.label - taken.y).abs().sum()) <= min(found.error, 1e-5)
 
 
 def test_many_updates_at_once_are_each_as_alone(biased):

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 import softleak as sl
+from benchmarks.classic import one_index
 from softleak.core.errors import ModelError
 from softleak.paper import data, models
-from softleak.paper.classic import one_index
 
 
 def test_one_index_a_layer_finds_the_input_of_a_bias_free_net(draw):

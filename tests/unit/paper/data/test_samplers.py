@@ -15,14 +15,13 @@ from softleak.paper.data import (
     Hard,
     Mixup,
     Sample,
-    SmoothedMixup,
     Smoothing,
     embedded,
     samples,
 )
 
 IMAGES = embedded()
-ALL: list[Augmentation] = [Hard(), Smoothing(), Mixup(), SmoothedMixup(), Dirichlet()]
+ALL: list[Augmentation] = [Hard(), Smoothing(), Mixup(), Mixup(epsilon=0.1), Dirichlet()]
 SEEDS = st.integers(0, 2**40)
 
 
@@ -65,7 +64,7 @@ def test_mixup_is_of_two_classes(index: int, seed: int) -> None:
     label = int(IMAGES.labels[index])
     assert (sample.y > 0).sum() == 2
     assert 0.6 - 1e-6 <= sample.y[label] <= 0.8 + 1e-6
-    smoothed = draw(SmoothedMixup(0.2, 0.4, epsilon=0.1), index, seed)
+    smoothed = draw(Mixup(0.2, 0.4, epsilon=0.1), index, seed)
     assert torch.equal(smoothed.x, sample.x)
     torch.testing.assert_close(smoothed.y, 0.9 * sample.y + 0.01)
 
@@ -117,7 +116,7 @@ def test_resized_samples_are_samples_of_resized_images() -> None:
         lambda: Smoothing(-0.1, 0.5),
         lambda: Smoothing(0.5, 0.4),
         lambda: Mixup(0.0, 1.1),
-        lambda: SmoothedMixup(epsilon=2.0),
+        lambda: Mixup(epsilon=2.0),
         lambda: Dirichlet(0.0),
         lambda: Dirichlet(float("nan")),
         lambda: next(samples(IMAGES, Hard(), 1, -1, CIFAR10_NORM)),

@@ -20,7 +20,7 @@ SHELF = Shelf()
 
 
 def measured(cell, numbers, repeat=0):
-    return list(cell.prepare(SHELF)(numbers, repeat))
+    return list(cell.measured_together(cell.attacked(SHELF), numbers, repeat))
 
 
 def test_a_sample_does_not_depend_on_the_others():

@@ -53,6 +53,6 @@ def test_every_attack_meets_every_network_defence_and_size():
 
 def test_ours_is_scored_like_the_others():
     cell = LeaderboardCell("mlp ReLU", "no defence", 1, "softleak")
-    (scores,) = cell.prepare(Shelf(None, None))([0], 0)
+    (scores,) = cell.measured_together(cell.attacked(Shelf(None, None)), [0], 0)
     assert scores["PSNR"] > 100
     assert scores["class"] == scores["label"] == 1

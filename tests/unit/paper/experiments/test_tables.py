@@ -9,7 +9,6 @@ from softleak.paper.reproduction import (
     CLAIMS,
     END,
     EXPERIMENTS,
-    Means,
     Standing,
     Verdict,
     entry,
@@ -134,7 +133,7 @@ def test_every_cell_has_its_place(name):
 
 
 def judged(records):
-    return {claim.text: claim.judge(Means(records)) for claim in CLAIMS}
+    return {claim.text: claim.judge(records) for claim in CLAIMS}
 
 
 def run_all(records, experiment, measure, value, *words):
@@ -146,7 +145,7 @@ def run_all(records, experiment, measure, value, *words):
 
 def test_claims_are_open_until_measured_and_then_judged_by_the_records(tmp_path):
     with Records(tmp_path) as records:
-        assert {claim.judge(Means(records))[0] for claim in CLAIMS} == {Standing.OPEN}
+        assert {claim.judge(records)[0] for claim in CLAIMS} == {Standing.OPEN}
         records.append(records_of(CELL, [True, False]))
         run_all(records, "table3", "PSNR", 28.0, ", ours")
         run_all(records, "table3", "PSNR", 28.5, ", GT")

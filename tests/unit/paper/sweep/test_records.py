@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from softleak.core.errors import FileError
-from softleak.paper.sweep import Local, Record, Records, missing, numbers, sweep
+from softleak.paper.sweep import Record, Records, local, missing, numbers, sweep
 from tests.unit.paper.sweep.computes import Sums, pieces
 
 
@@ -114,10 +114,10 @@ def test_tables_are_written_in_utf8_wherever_they_are(tmp_path, monkeypatch):
 def test_a_sweep_computes_what_is_missing_and_nothing_else(tmp_path):
     done = []
     with Records(tmp_path) as records:
-        sweep(Sums(), pieces(3), records, Local())
+        sweep(Sums(), pieces(3), records, local)
         rest = missing(pieces(5), records)
         assert [piece.samples for piece in rest] == [(3,), (4,)]
-        assert sweep(Sums(), rest, records, Local(), done.append) == []
+        assert sweep(Sums(), rest, records, local, done.append) == []
         assert done == rest
         assert [r.sample for r in records.of("try", "cell")] == [0, 1, 2, 3, 4]
 

@@ -617,8 +617,8 @@ class Provenance:
     auditor: str = ""  # who answers for the audit, as they say
 
 
-@dataclass(frozen=True, eq=False)
-class Audit:
+@dataclass(frozen=True, eq=False, repr=False)
+class Audit(ShortRepr):
     """A report of each share of a model, the files refused, and how to run it again."""
 
     reports: tuple[AuditReport, ...]
@@ -631,6 +631,11 @@ class Audit:
     remarks: tuple[str, ...] = ()  # how files were read
     cautions: tuple[str, ...] = ()  # sentences that belong to the verdict, as on random weights
     hiding: tuple[tuple[str, Hiding], ...] = ()  # by share: which noise is proved to hide its label
+
+    def _lines(self) -> Iterator[str]:
+        from softleak.present.words import summary  # above this layer, where words are made
+
+        yield f"Audit: {summary(self)}"
 
     def count(self, leak: Leak, *states: State) -> int:
         """Return the number of shares of which this kind of leak is in one of the states."""

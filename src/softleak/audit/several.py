@@ -21,7 +21,7 @@ from softleak.batches.recover import read_batch
 from softleak.batches.sparse.attacks import recover_by_inputs
 from softleak.core.client import Client
 from softleak.core.errors import SoftleakError, in_a_line
-from softleak.core.fit import NOT_FITTED, Explanation, Fit, Hypothesis, Topic
+from softleak.core.fit import NOT_FITTED, Explanation, Fit, Topic
 from softleak.core.input_spec import normalisation_of
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status, Told, Why, because
@@ -55,8 +55,9 @@ def read_composition(
     if signs or is_sign_pattern(share[reader.head.weight_name]):
         return _by_signs(reader, share)
     left = fit.explanations & {Explanation.PRUNED, Explanation.GRID}
-    if left:
-        return _of_what_is_left(reader, share, fit[Topic.COMPRESSION])
+    if left:  # an entry that is left after pruning is exact; one on a grid is off by a step at most
+        step = fit[Topic.COMPRESSION].number if Explanation.GRID in left else 0.0
+        return _finding(reader, share, reader.read(share, left=step or TINY))
     against = [h for h in fit.contradicted if h.explanation in MEANINGLESS]
     if against:
         return CompositionFinding(reasons=tuple(h.sentence for h in against))
@@ -66,31 +67,18 @@ def read_composition(
     counts, doubt = _bounded(reader, share, batch, whole)
     declared = knowledge.is_gradient or knowledge.scale is not None
     flipped = () if declared or not batch.raised else reader.read(share.scaled(-1)).raised
-    said: list[Told] = [batch.message, *([doubt] if doubt else [])]
-    if samples is not None and whole is None:
-        said.append(because(Why.SCALE_UNKNOWN))
-    if flipped:
-        said.append(because(Why.OTHERWISE, classes=flipped))
+    unknown = because(Why.SCALE_UNKNOWN) if samples is not None and whole is None else ""
+    other = because(Why.OTHERWISE, classes=flipped) if flipped else ""
+    found = replace(_finding(reader, share, batch), counts=counts, otherwise=flipped)
+    return found.because(doubt, unknown, other)
+
+
+def _finding(reader: BatchReader, share: GradientShare, batch: Batch) -> CompositionFinding:
+    """Return the classes that were read; without any, an attack counts if signs say something."""
     attacked = bool(batch.raised) or _could_prove(reader, share)
-    if not attacked:
-        said.insert(0, because(Why.NO_SIGN_ATTACK))
+    why = (batch.message,) if attacked else (because(Why.NO_SIGN_ATTACK), batch.message)
     return CompositionFinding(
-        batch.gradients, batch.present, counts, tuple(said), attacked, flipped, raised=batch.raised
-    )  # fmt: skip
-
-
-def _of_what_is_left(
-    reader: BatchReader, share: GradientShare, compression: Hypothesis
-) -> CompositionFinding:
-    """Return the classes of an update of which entries were removed or rounded to a grid.
-
-    An entry that is left after pruning is exact; one on a grid is off by a step at most.
-    """
-    step = compression.number if compression.explanation is Explanation.GRID else 0.0
-    batch = reader.read(share, left=step or TINY)
-    attacked = bool(batch.raised) or _could_prove(reader, share)
-    return CompositionFinding(
-        batch.gradients, batch.present, None, (batch.message,), attacked, raised=batch.raised
+        batch.gradients, batch.present, None, why, attacked, raised=batch.raised
     )  # fmt: skip
 
 

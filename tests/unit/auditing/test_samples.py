@@ -47,6 +47,8 @@ def test_the_finding_on_labels_names_those_of_every_sample(pair):
     assert label.known
     assert label.proved == "UNIQUE"
     assert {one.class_index for one in label.samples} == {3, 6}
+    assert len(repr(pair[1]).splitlines()) == 2
+    assert len(repr(Audit((pair[1],)))) < 400
 
 
 def test_the_catalogue_says_that_a_batch_was_attacked(pair):

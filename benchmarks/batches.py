@@ -27,7 +27,7 @@ from softleak.core.loss import BinaryCrossEntropy
 from softleak.core.results import BatchRecovery, Status
 from softleak.core.subject import Subject
 from softleak.paper import data
-from softleak.paper.data import Augmentation, ImageSet
+from softleak.paper.data import Augmentation, ImageSet, Sample
 from softleak.paper.networks import NETWORKS, Network, Shelf
 
 RIGHT = 1e-3
@@ -128,7 +128,8 @@ def batch_of(
     resized = None if images.shape == network.input_shape else network.size
     count = 8 * size if distinct else size
     stream = data.samples(images, kind, count, 7000 + number, network.normalisation, resized)
-    drawn, seen = [], set()
+    drawn: list[Sample] = []
+    seen: set[int] = set()
     for sample in stream:
         named = int(sample.y.argmax())
         if len(drawn) < size and not (distinct and named in seen):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from softleak.cli.exits import Exit, mistakes, plain_table
@@ -44,8 +42,8 @@ def as_plain(found: AuditDifference) -> dict[str, object]:
 
 
 def _show(console: Console, found: AuditDifference) -> None:
-    console.print(_table("What was audited", ("", "before", "after"), found.settings))
-    console.print(_table("Updates that leak", ("kind", "before", "after"), found.counts))
+    console.print(plain_table("What was audited", ("", "before", "after"), found.settings))
+    console.print(plain_table("Updates that leak", ("kind", "before", "after"), found.counts))
     changes = [(c.update, c.leak.value, c.before.value, c.after.value) for c in found.changes]
     for title, columns, rows in (
         ("What changed", ("update", "kind", "before", "after"), changes),
@@ -53,10 +51,5 @@ def _show(console: Console, found: AuditDifference) -> None:
         ("Where attacks end", ("defence", "attack", "before", "after"), found.defences),
     ):
         if rows:
-            console.print(_table(title, columns, rows))
+            console.print(plain_table(title, columns, rows))
     console.print(Text(found.words))
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    shown = ([f"{one:.3g}" if isinstance(one, float) else one for one in row] for row in rows)
-    return plain_table(title, columns, shown)

@@ -52,8 +52,12 @@ def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text("–" if entry is None else str(entry)) for entry in row))
+        table.add_row(*(Text(_written(entry)) for entry in row))
     return table
+
+
+def _written(entry: object) -> str:
+    return "–" if entry is None else f"{entry:.3g}" if isinstance(entry, float) else str(entry)
 
 
 @contextmanager

@@ -187,7 +187,7 @@ SPREAD = 0.35  # the relative spread of the lengths of features
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
+class RowCounts:
     """How often each class seems to occur, and the sum of its samples' features."""
 
     count: Tensor  # (C,) estimated, in samples of usual length
@@ -195,7 +195,7 @@ class Counts:
     unsure: Tensor  # (C,) by how much predictions that are not known can move the count
 
     @classmethod
-    def of(cls, space: HeadSpace, features: Tensor) -> Counts:
+    def of(cls, space: HeadSpace, features: Tensor) -> RowCounts:
         """Count classes by the rows of the gradient, of which most are of absent classes."""
         rows = space.factor * space.spread * space.S
         size = space.factor
@@ -296,7 +296,7 @@ def fit_rows(space: HeadSpace, supports: Supports, features: Tensor, size: int) 
 
     ``supports`` has one flat for each class. The work is bounded, whatever the gradient.
     """
-    counts = Counts.of(space, features)
+    counts = RowCounts.of(space, features)
     generator = torch.Generator().manual_seed(0)
     unknowns = size * (space.rank + supports.unknowns)
     left, best = int(min(MOST_STEPS, MOST_WORK / unknowns**3)), math.inf
@@ -316,7 +316,7 @@ def fit_rows(space: HeadSpace, supports: Supports, features: Tensor, size: int) 
                 yield RowFit(system.found(z, c, kind), misfit)
 
 
-def _split(counts: Counts, kind: Tensor, generator: torch.Generator) -> Tensor:
+def _split(counts: RowCounts, kind: Tensor, generator: torch.Generator) -> Tensor:
     """Return a start (N, R) of each sample: its class's sum, split at random if it has several."""
     shared = (kind[:, None] == kind).sum(1)
     z = counts.total[kind] / shared[:, None]

@@ -2,9 +2,8 @@
 
 python -m benchmarks.batches --data DIR --weights DIR --batches 100 --only "lenet trained"
 
-``--first`` goes on where an earlier run ended. Binary labels are 14 tags at random, a quarter of
-them set, behind a new head of 14 outputs. A label is right if its L1 error is below 1e-3. Every
-sample counts. Time is that of the processor.
+``--first`` goes on where an earlier run ended. A label is right if its L1 error is below 1e-3. All
+samples count. Time is that of the processor.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from torch import Tensor, nn
 import softleak as sl
 from softleak.batches.recover import read_batch
 from softleak.core.knowledge import Knowledge
-from softleak.core.loss import BinaryCrossEntropy
 from softleak.core.results import BatchRecovery, Status
 from softleak.core.subject import Subject
 from softleak.paper import data
@@ -31,13 +29,11 @@ from softleak.paper.data import Augmentation, ImageSet, Sample
 from softleak.paper.networks import NETWORKS, Network, Shelf
 
 RIGHT = 1e-3
-TAGS, SET = 14, 0.25  # the outputs of a head of several labels, and the part of labels that are set
 KINDS: Mapping[str, tuple[Augmentation, sl.Family]] = {
     "one-hot": (data.Hard(), sl.OneHot()),
     "smoothed": (data.Smoothing(), sl.Smoothed()),
     "mixed": (data.Mixup(), sl.Mixed()),
 }
-BINARY = "binary"
 
 
 @dataclass(frozen=True)
@@ -89,15 +85,13 @@ def cells() -> Iterator[Cell]:
 
 
 def cells_of_many_classes() -> Iterator[Cell]:
-    """The cells of a hundred classes and more, and those of several labels."""
+    """The cells of a hundred classes and more."""
     many = ("lenet on cifar100", "resnet18 on cifar100")
     yield Cell("lenet on cifar100", "mixed", 8)
     for kind, size, network in product(("one-hot", "smoothed"), (8, 16, 32), many):
         yield Cell(network, kind, size)
     for kind in ("one-hot", "smoothed"):
         yield Cell("resnet50 on imagenet", kind, 8)
-    for size, network in product((2, 4, 8), many):
-        yield Cell(network, BINARY, size)
 
 
 def freeze_all_but_head(model: nn.Module, network: Network) -> None:
@@ -107,15 +101,14 @@ def freeze_all_but_head(model: nn.Module, network: Network) -> None:
         parameter.requires_grad_(name in (head.weight_name, head.bias_name))
 
 
-def with_head(model: nn.Module, network: Network, outputs: int | None, bias: bool) -> nn.Module:
-    """Return the model with a new head of so many outputs, or its own one with a bias or not."""
+def with_bias(model: nn.Module, network: Network) -> nn.Module:
+    """Return the model with a bias in its head."""
     name = Subject.of(model, network.input_shape).head.weight_name.removesuffix(".weight")
     old = model.get_submodule(name)
     assert isinstance(old, nn.Linear)
     torch.manual_seed(0)
-    new = nn.Linear(old.in_features, outputs or old.out_features, bias=bias)
-    if outputs is None:
-        new.weight.data.copy_(old.weight.data)
+    new = nn.Linear(old.in_features, old.out_features)
+    new.weight.data.copy_(old.weight.data)
     model.set_submodule(name, new)
     return model.eval()
 
@@ -150,20 +143,14 @@ def measure(
     distinct: bool = False,
 ) -> Score:
     """Attack these batches of one cell; the truth is compared afterwards."""
-    binary = cell.kind == BINARY
-    augmentation, family = KINDS["one-hot" if binary else cell.kind]
-    loss = BinaryCrossEntropy() if binary else None
+    augmentation, family = KINDS[cell.kind]
     subject = Subject.of(model, network.input_shape)
-    stated = family if named and not binary else None
-    knowledge = Knowledge(stated, samples=cell.size, loss=loss)
+    knowledge = Knowledge(family if named else None, samples=cell.size)
     counts = torch.zeros(6, dtype=torch.long)
     seconds = 0.0
     for number in numbers:
         x, y = batch_of(network, images, augmentation, cell.size, number, distinct)
-        if binary:
-            drawn = torch.Generator().manual_seed(number)
-            y = (torch.rand(cell.size, TAGS, generator=drawn) < SET).float()
-        share = sl.capture(model, x, y, loss=loss or "ce")
+        share = sl.capture(model, x, y)
         begun = time.process_time()
         found = read_batch(subject, share, knowledge)
         seconds += time.process_time() - begun
@@ -224,8 +211,8 @@ def main() -> None:
             print(f"{cell.network} needs {network.lacking(shelf)}", file=sys.stderr)
             continue
         model = network.build(shelf)
-        if given.bias or cell.kind == BINARY:
-            model = with_head(model, network, TAGS if cell.kind == BINARY else None, given.bias)
+        if given.bias:
+            model = with_bias(model, network)
         if given.frozen:
             freeze_all_but_head(model, network)
         images = shelf.images(network.source)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from softleak.batches.binary import find_binary
 from softleak.batches.certificate import (
     BatchCertificate,
     certify,
@@ -35,23 +34,18 @@ from softleak.batches.systems import (
 )
 from softleak.core.errors import LabelError, in_a_line
 from softleak.core.families import (
-    Binary,
     Family,
     Mixed,
     Smoothed,
-    SmoothedBinary,
     SmoothedMixed,
 )
 from softleak.core.head import Head, with_precision
 from softleak.core.knowledge import Knowledge
-from softleak.core.loss import BinaryCrossEntropy, Loss, stated_loss
 from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare, Scale
 from softleak.core.subject import Subject
 from softleak.labels.certify import Doubt, describe_family, is_flat
-from softleak.labels.composition import never_negative
 from softleak.labels.evidence.relation import Relation
-from softleak.labels.losses import loss_beside_softmax
 from softleak.labels.noisy.spectrum import features_of_noise
 from softleak.labels.otherwise import BROKEN, without_decay
 from softleak.labels.recover import check_share, make_subject, recover
@@ -314,7 +308,6 @@ def recover_batch(
     scale: Scale | None = None,
     head: str | Head | None = None,
     input_shape: tuple[int, ...] | None = None,
-    loss: Loss | str | None = None,
 ) -> BatchRecovery:
     """Recover the soft label and the last-layer feature of every sample of a batch.
 
@@ -329,8 +322,6 @@ def recover_batch(
         scale: "unknown" if the share may have been multiplied by any positive factor.
         head: the name of the last linear layer, if it is not to be found; or a prepared ``Head``.
         input_shape: the shape of one input, if the share does not say.
-        loss: what the client minimised: "ce" or "bce", or a ``Loss``. By default the softmax
-            cross-entropy. Under "bce" every output is a label of its own.
 
     Returns:
         A recovery for each sample that was found. A share of one sample gives what
@@ -341,8 +332,7 @@ def recover_batch(
     """
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise LabelError(f"size should be a number of samples, one or more, got {size!r}")
-    stated = stated_loss(loss)
-    knowledge = Knowledge(family, scale, samples=size, head_only=evidence is False, loss=stated)
+    knowledge = Knowledge(family, scale, samples=size, head_only=evidence is False)
     subject = make_subject(model, [share], evidence, head, input_shape)
     check_share(subject, share)
     return read_batch(subject, share, knowledge)
@@ -365,13 +355,6 @@ def _read_batch(subject: Subject, share: GradientShare, knowledge: Knowledge) ->
         return trained if trained.size > 1 and not one else _alone(subject, share, knowledge)
     if subject.head.weight_name not in share:
         return _alone(subject, share, knowledge)
-    loss = loss_beside_softmax(knowledge, subject.head)
-    if loss is not None:
-        return _read_under(subject, share, knowledge, loss)
-    return _read_softmax(subject, share, knowledge)
-
-
-def _read_softmax(subject: Subject, share: GradientShare, knowledge: Knowledge) -> BatchRecovery:
     space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
     if space.rank <= 1:
         weak = _weak(subject, share, space, knowledge)
@@ -389,44 +372,6 @@ def _read_softmax(subject: Subject, share: GradientShare, knowledge: Knowledge) 
         weak = _weak(subject, share, space, knowledge)
         read = read if weak is None else max(weak, read, key=_worth)
     return read if found is None else max(found, read, key=_worth)
-
-
-OTHER_LOSS = (
-    "{} gradients were added up; the samples of a batch are told apart under the cross-entropy and "
-    "under a plain binary cross-entropy of a share whose scale is known"
-)
-
-
-def _read_under(
-    subject: Subject, share: GradientShare, knowledge: Knowledge, loss: Loss
-) -> BatchRecovery:
-    """Read a batch under a loss that is no softmax cross-entropy, from the gradient of its head."""
-    space = HeadSpace.of(subject.head, share, use_bias=not knowledge.head_only)
-    if space.rank <= 1:
-        return _alone(subject, share, knowledge)
-    size, plain = knowledge.samples or space.rank, replace(knowledge, loss=None)
-    known = isinstance(loss, BinaryCrossEntropy) and loss.pos_weight is None
-    if not known or knowledge.scale_unknown:
-        return BatchRecovery(Status.NOT_SINGLE, OTHER_LOSS.format(space.rank), size)
-    space = replace(space.times(size / loss.slope(space.classes)), binary=True)
-    features = subject.once(features_of_noise).to(space.U.device)
-    kinds = (Binary(), SmoothedBinary()) if knowledge.family is None else (knowledge.family,)
-    for kind in kinds:
-        smoothed = isinstance(kind, SmoothedBinary)
-        positive = subject.once(never_negative)
-        found = find_binary(space, features, smoothed, positive) if size >= space.rank else None
-        if found is None:
-            continue
-        whole, proof = found
-        at = whole.system.point(whole.x)
-        reading = HeadReading(space, at, proof, True, kind)
-        plain = replace(plain, family=kind)
-        samples = tuple(replace(one, loss=loss) for one in _samples(reading, plain))
-        proved = all(one.status is Status.UNIQUE for one in samples)
-        status = Status.UNIQUE if proved and len(samples) == size else Status.AMBIGUOUS
-        return BatchRecovery(status, _said(reading, samples, size, plain), size, samples)
-    words = _unsolvable(space, size, replace(plain, family=kinds[-1]))
-    return BatchRecovery(Status.NOT_SINGLE, words, size)
 
 
 def _weak(
@@ -488,8 +433,7 @@ def _read(subject: Subject, space: HeadSpace, knowledge: Knowledge) -> BatchReco
 def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     proof, at = reading.certificate, reading.at
     features = reading.space.features(at.b)
-    slack = proof.label_errors + reading.space.relative
-    valid = ((at.label.amin(-1) >= -slack) & (at.label.amax(-1) <= 1 + slack)).tolist()
+    valid = (at.label.amin(-1) >= -(proof.label_errors + reading.space.relative)).tolist()
     tested, regular = proof.tested.tolist(), proof.regular.tolist()
     # Samples of one class with the same prediction have the same ``δ``, so that they look like one:
     # sixteen samples of an untrained network can have a gradient of rank three, and other labels of
@@ -497,7 +441,7 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
     # numbers may fit another client than the assumed one.
     assumed = reading.scale == 1.0 or knowledge.scale_unknown
     apart = assumed and knowledge.samples == reading.space.rank
-    binary, samples = reading.space.binary, []
+    samples = []
     for i, label in enumerate(at.label.clamp_min(0.0)):
         error = float(proof.label_errors[i]) + 2 * reading.space.relative
         flat = knowledge.scale != "known" and is_flat(label)
@@ -507,8 +451,7 @@ def _samples(reading: HeadReading, knowledge: Knowledge) -> list[Recovery]:
         samples.append(
             Recovery(
                 Status.UNIQUE if proved else Status.AMBIGUOUS, Doubt.FLAT.value if flat else said,
-                label.clamp_max(1.0) if binary else label / label.sum(), features[i],
-                float(at.a[i].norm()), error,
+                label / label.sum(), features[i], float(at.a[i].norm()), error,
                 float(proof.feature_errors[i]), 1 / reading.scale, 1, family=reading.family,
             )
         )  # fmt: skip

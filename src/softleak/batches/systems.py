@@ -110,7 +110,6 @@ class HeadSpace:
     smallest: float  # entries below this are less exact than ``relative``
     is_levelled: bool = False  # whether rows are divided
     scaled: bool = True  # whether the scale is known, so that ``a·b = 1`` for every sample
-    binary: bool = False  # whether outputs are probabilities of their own, as of several labels
 
     @property
     def rank(self) -> int:
@@ -132,12 +131,10 @@ class HeadSpace:
 
     def activate(self, logits: Tensor) -> Tensor:
         """Return the probabilities (…, C) of logits."""
-        return torch.sigmoid(logits) if self.binary else torch.softmax(logits, -1)
+        return torch.softmax(logits, -1)
 
     def slopes(self, p: Tensor, M: Tensor) -> Tensor:
         """Return the derivatives (…, C, K) of probabilities (…, C) where logits are ``M β``."""
-        if self.binary:
-            return (p * (1 - p))[..., None] * M
         return p[..., None] * (M - (p @ M)[..., None, :])
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Batches larger than a search of one sample at a time reaches, and batches of several labels."""
+"""Batches larger than a search of one sample at a time reaches."""
 
 from __future__ import annotations
 
@@ -85,43 +85,3 @@ def test_the_normal_equations_are_those_of_the_residuals():
     H, slope = system.normal(z, c)
     assert torch.allclose(H, J.T @ J, rtol=1e-8, atol=1e-8 * float(H.abs().max()))
     assert torch.allclose(slope, J.T @ values(x), rtol=1e-8, atol=1e-8 * float(slope.abs().max()))
-
-
-def tags(count, outputs=14):
-    return (torch.rand(count, outputs, generator=torch.Generator().manual_seed(3)) < 0.3).float()
-
-
-@pytest.mark.parametrize("size", [2, 4])
-def test_every_label_of_every_sample_under_a_binary_loss(size):
-    model, y = lenet(14, bias=True), tags(size)
-    share = sl.capture(model, images(size), y, loss="bce")
-    found = sl.recover_batch(model, share, size=size, loss="bce")
-    assert found.status is sl.Status.UNIQUE
-    assert all(one.loss.name == "bce" for one in found.samples)
-    labels = torch.stack([one.label for one in found.samples])
-    assert float(torch.cdist(y.double(), labels, p=1).amin(1).max()) == 0
-
-
-def test_a_sample_and_its_twin_send_one_gradient_without_a_bias():
-    """``1 − y`` with the feature ``−x``: where features have both signs, nothing is proved."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 40), nn.Tanh(), nn.Linear(40, 14, False))
-    y = tags(3)
-    share = sl.capture(model, images(3), y, loss="bce")
-    found = sl.recover_batch(model, share, size=3, loss="bce", evidence=False)
-    assert not found.proved
-    assert len(found.samples) == 3
-    for one in found.samples:
-        apart = torch.cat([y - one.label, 1 - y - one.label]).abs().sum(1)
-        assert float(apart.min()) == 0
-
-
-@pytest.mark.parametrize(
-    ("sent", "said", "size"), [("bce", "ce", 3), ("ce", "bce", 3), ("bce", "bce", 4)]
-)
-def test_nothing_is_proved_under_a_wrong_loss_or_size(sent, said, size):
-    model = lenet(14, bias=True)
-    y = tags(3) if sent == "bce" else torch.eye(14)[:3]
-    share = sl.capture(model, images(3), y, loss=sent)
-    found = sl.recover_batch(model, share, size=size, loss=said)
-    assert not found.proved

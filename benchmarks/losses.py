@@ -44,6 +44,7 @@ from softleak.core.subject import Subject
 from softleak.labels.recover import recover
 from softleak.paper import data, models
 
+ROWS = Path("results") / sl.__version__ / "losses.jsonl"
 SIZE, MOST = 32, 40  # pixels on a side, and the outputs that are trained
 TRAINING_STEPS, TRAINING_BATCH, TRAINING_RATE = 20, 16, 1e-3
 RARE = 0.3  # the part of tags that a class has
@@ -259,25 +260,22 @@ DECAYS = (0.0, 0.0, 5e-4, 1e-6)
 
 
 def hunt(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield one row: how many of many recoveries are UNIQUE, and how many of these are wrong."""
-    count: dict[str, int] = {"recoveries": 0, "unique": 0, "wrong": 0, "contradicted": 0}
-    kept: list[str] = []
-    for number in range(options.first, options.first + options.shares):
-        for asked, found, y in asked_of(number):
-            count["recoveries"] += 1
-            if not found.fit.holds:
-                count["contradicted"] += 1
-            if found.status is not sl.Status.UNIQUE or found.label is None:
-                continue
-            count["unique"] += 1
-            off = float((found.label.double() - y.double()).abs().sum())
-            if off > max(found.error, EXACT):
-                count["wrong"] += 1
-                kept.append(f"{asked}: off by {off:.2g}, claimed {found.error:.2g}")
-                print(kept[-1], flush=True)
-    yield {
-        "what": "hunt", "first": options.first, "shares": options.shares, **count, "kept": kept,
-    }  # fmt: skip
+    """Yield a row for each network: how many recoveries are UNIQUE, and how many of these wrong."""
+    for first in range(options.first, options.first + options.shares, SHARES_OF_ONE):
+        count: dict[str, int] = {"recoveries": 0, "unique": 0, "wrong": 0, "contradicted": 0}
+        kept: list[str] = []
+        for number in range(first, first + SHARES_OF_ONE):
+            for asked, found, y in asked_of(number):
+                count["recoveries"] += 1
+                count["contradicted"] += not found.fit.holds
+                if found.status is not sl.Status.UNIQUE or found.label is None:
+                    continue
+                count["unique"] += 1
+                off = float((found.label.double() - y.double()).abs().sum())
+                if off > max(found.error, EXACT):
+                    count["wrong"] += 1
+                    kept.append(f"{asked}: off by {off:.2g}, claimed {found.error:.2g}")
+        yield {"what": "hunt", "first": first, "shares": SHARES_OF_ONE, **count, "kept": kept}
 
 
 def asked_of(number: int) -> Iterator[tuple[str, sl.Recovery, Tensor]]:
@@ -404,7 +402,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help='such as "lenet untrained"')
     every = sorted({head.outputs for head in HEADS})
     parser.add_argument("--outputs", type=int, nargs="*", default=every, help="of the heads")
-    parser.add_argument("--out", type=Path, default=Path("results/losses.jsonl"))
+    parser.add_argument("--out", type=Path, default=ROWS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.what == "page":

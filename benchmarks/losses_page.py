@@ -108,6 +108,8 @@ def _cells(labels: list[Row]) -> Iterator[str]:
 
 def _hunt(found: list[Row]) -> Iterator[str]:
     yield "## Wrong proofs\n"
+    if all(row["what"] != "hunt" for row in found):
+        yield "Not measured yet.\n"
     for r in (row for row in found if row["what"] == "hunt"):
         yield HUNTED
         yield (

@@ -225,6 +225,9 @@ class Client(LocalTraining):
         return cls(**read_settings(text))  # type: ignore[arg-type]
 
 
+PLAIN = Client()  # its settings are checked once, and not in every run of a model
+
+
 def capture(
     model: nn.Module, x: ArrayLike, y: ArrayLike | None = None,
     loss: Loss | Minimised | str = CROSS_ENTROPY,
@@ -233,7 +236,8 @@ def capture(
 
     The other arguments are those of ``Client.share``.
     """
-    return Client(loss=loss).share(model, x, y)
+    client = PLAIN if loss == CROSS_ENTROPY else Client(loss=loss)
+    return client.share(model, x, y)
 
 
 def as_batch(model: nn.Module, x: ArrayLike, y: ArrayLike, loss: Loss) -> tuple[Inputs, Tensor]:

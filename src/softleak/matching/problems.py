@@ -15,6 +15,13 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from softleak.core.errors import ModelError, OptionError, in_a_line
 from softleak.core.forward import forward_one, logits_of, recorded_inputs, watched
 from softleak.core.head import Head, float64_blocks, times_vector, vector_times
+from softleak.core.loss import CROSS_ENTROPY, Loss
+from softleak.core.subject import Subject
+
+
+def loss_of(_: Subject) -> Loss:
+    """Return what a subject's clients minimise, where nothing else was found or given."""
+    return CROSS_ENTROPY
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +32,12 @@ class DifferentiableModel:
     parameters: dict[str, Tensor]  # its parameters by name, detached
     head: Head  # its last linear layer
     plain: bool = False  # whether autograd takes the gradients: some models cannot be vectorised
+    minimised: Loss = CROSS_ENTROPY  # what clients minimise
 
     @classmethod
-    def of(cls, model: nn.Module, head: Head, dtype: torch.dtype) -> DifferentiableModel:
+    def of(
+        cls, model: nn.Module, head: Head, dtype: torch.dtype, minimised: Loss = CROSS_ENTROPY
+    ) -> DifferentiableModel:
         """Copy a model in a dtype; batch normalisation in train mode sees one sample only."""
         own = copy.deepcopy(model).to(dtype)
         for name, module in own.named_modules():
@@ -40,7 +50,8 @@ class DifferentiableModel:
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
                 module.track_running_stats = False
                 module.running_mean = module.running_var = module.num_batches_tracked = None
-        return cls(own, {name: p.detach() for name, p in own.named_parameters()}, head)
+        parameters = {name: p.detach() for name, p in own.named_parameters()}
+        return cls(own, parameters, head, minimised=minimised)
 
     @property
     def like(self) -> Tensor:
@@ -81,14 +92,16 @@ class DifferentiableModel:
         return {n: torch.zeros_like(p) if g is None else g for (n, p), g in pairs}, beside
 
     def loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """Return the mean cross-entropy of one input with its label (C,), or of a batch (B, C)."""
+        """Return the mean loss of one input with its label (C,), or of a batch (B, C)."""
         batch = x if y.ndim > 1 else x[None]
         logits = logits_of(functional_call(self.model, parameters, (batch,)))
         if logits is None:
             raise ModelError(
                 f"expected logits of shape ({len(batch)}, classes), the output is not a tensor"
             )
-        return -(torch.log_softmax(logits, -1) * y).sum(-1).mean()
+        if self.minimised == CROSS_ENTROPY:
+            return -(torch.log_softmax(logits, -1) * y).sum(-1).mean()
+        return self.minimised(logits, y if y.ndim > 1 else y[None])
 
 
 def count_activations(model: DifferentiableModel, x: Tensor) -> int:

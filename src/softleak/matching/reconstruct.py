@@ -15,7 +15,8 @@ from typing_extensions import Unpack
 from softleak.core.errors import LabelError, ModelError, OptionError, ShareError, in_a_line
 from softleak.core.head import Head
 from softleak.core.input_spec import Layout
-from softleak.core.results import BatchRecovery, Status
+from softleak.core.loss import CROSS_ENTROPY
+from softleak.core.results import BatchRecovery, Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchKnowledge
@@ -44,6 +45,7 @@ from softleak.matching.problems import (
     TotalVariation,
     count_activations,
     factored,
+    loss_of,
 )
 from softleak.matching.reconstruction import Reconstruction, Stopping, Watch
 from softleak.matching.tasks import (
@@ -441,6 +443,11 @@ class Matching:
         expect(known, Sequence, "a sequence of recoveries")
         if len(known) != count:
             raise OptionError(f"expected one recovery per share ({count}), got {len(known)}")
+        losses = {one.loss for one in known if isinstance(one, Recovery)} or {CROSS_ENTROPY}
+        if len(losses) > 1:
+            raise OptionError("shares of different losses were passed; reconstruct each by itself")
+        if losses != {subject.once(loss_of)}:
+            subject = subject.given(loss_of, losses.pop())
         labels = one_each(self.label, count, "label source")
         starts = one_each(self.start, count, "start")
         asked = zip(shares, known, labels, starts, strict=True)
@@ -464,7 +471,8 @@ class Matching:
         elif kinds:
             evaluations = self.used_optimiser.evaluations * (len(jobs) - len(found))
             dtype = self.dtype or next(iter(subject.parameters.values())).dtype
-            model = DifferentiableModel.of(subject.model, subject.head, dtype)
+            loss = subject.once(loss_of)
+            model = DifferentiableModel.of(subject.model, subject.head, dtype, loss)
             matcher = BatchMatcher(self, model, Stopping(evaluations, self.seconds, watch))
             for batch in kinds.values():
                 found |= dict(zip(batch, matcher.run(list(batch.values())), strict=True))

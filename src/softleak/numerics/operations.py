@@ -248,19 +248,6 @@ def _pair(value: object) -> tuple[int, int]:
     return (first, rest[0] if rest else first)
 
 
-def carry_convolved(operation: Operation) -> Carry:
-    """Return how tangents of its input pass through a convolution."""
-    if operation.source_at(0) is None or len(operation.sources) > 1:
-        return carry_by_jvp(operation)
-    _, weight, _, *settings = operation.args
-
-    def carry(tangents: Tensor) -> Tensor:
-        found: Tensor = aten.convolution(tangents.flatten(0, 1), weight, None, *settings)
-        return found.view(*tangents.shape[:2], *found.shape[1:])
-
-    return carry
-
-
 def carry_convolved_back(operation: Operation) -> Carry:
     """Return how tangents of its input and sensitivity pass through a convolution's gradient."""
     delta, x, weight, bias, *settings, mask = operation.args
@@ -435,20 +422,6 @@ def _times(many: Tensor, one: Tensor) -> Tensor:
     return (many.view(k * rows, inner) @ one).view(k, rows, -1)
 
 
-def carry_products(operation: Operation) -> Carry:
-    """Return how tangents pass through a batch of matrix products."""
-    a, b = operation.args[:2]
-    left, right = operation.source_at(0), operation.source_at(1)
-
-    def carry(*tangents: Tensor) -> Tensor:
-        return _summed(
-            None if left is None else tangents[left] @ b,
-            None if right is None else a @ tangents[right],
-        )
-
-    return carry
-
-
 def thin_basis(operation: Operation) -> FactoredRows | None:
     """Return a basis of few rows for what a matrix product or a convolution's gradient sends."""
     if operation.node.target is aten.mm.default:
@@ -472,8 +445,6 @@ RULES: dict[str, Callable[[Operation], Carry]] = {
     "sum": carry_summed,
     "var_mean": carry_moments,
     "mm": carry_product,
-    "bmm": carry_products,
-    "convolution": carry_convolved,
     "convolution_backward": carry_convolved_back,
 }
 CONSTANT = frozenset(

@@ -73,11 +73,11 @@ def test_every_sample_of_an_update_of_two_is_proved(trained, draw):
     # Several samples can look like one; these two are of one class, which is given away.
     assert audit(trained, share).leaks == {Leak.COMPOSITION}
     report = audit(trained, share, options=Options(Knowledge(samples=2), seconds=0.0))
-    assert report.label.proved == "NOTHING"
+    assert report.label.proved == "UNIQUE"  # of each, as of a sample alone
     assert report.leaks == frozenset(Leak) - {Leak.INPUT}
     assert report.unattacked == {Leak.INPUT}
     assert set(report.composition.present) == {int(s.y.argmax()) for s in samples}
-    found = torch.stack([one.label for one in report.samples.proved])
+    found = torch.stack([one.label for one in report.label.samples])
     assert float(torch.cdist(y.double(), found, p=1).amin(1).max()) < 1e-4
     assert report.view is None
     assert "the exact labels and the features before the last layer of both samples" in headline(

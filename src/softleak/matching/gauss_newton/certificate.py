@@ -530,7 +530,10 @@ class Certifier:
                 "other inputs may fit as well"
             )
         lowest = float(function.labels(z).min())
-        if lowest < -MOST_NEGATIVE * max(spread.label_error, torch.finfo(torch.float32).eps):
+        entries = function.model.minimised.least  # negative ones only where the loss takes them
+        if entries == 0 and lowest < -MOST_NEGATIVE * max(
+            spread.label_error, torch.finfo(torch.float32).eps
+        ):
             return f"the label that was found has a negative entry, {lowest:.2g}"
         if self._bend(walk, spread) > LARGEST_BEND:
             return "within the predicted error the equations are not what their Jacobian says"

@@ -14,6 +14,8 @@ from torch import Tensor
 from softleak.core.share import GradientShare
 from softleak.matching.problems import DifferentiableModel, count_activations
 
+LABEL_SUMS = 1e-2  # how far from one the entries of a distribution may add up
+
 
 class RowFunction(Protocol):
     """What a client sends as a function of unknowns (n,): all that descent and products ask for."""
@@ -186,6 +188,9 @@ class BatchKnowledge:
             feature = self.features.double()
             size = math.sqrt(float(feature.square().mean()))
             feature_error = max(self.feature_error, least) * size or math.inf
-        labels, ones = self.labels.double(), torch.ones(batch, dtype=torch.double)
-        told = (feature, feature_error), (labels, max(self.label_error, least)), (ones, least)
+        labels = self.labels.double()
+        sums = labels.sum(1)  # which are one of distributions, and unknown of other labels
+        whole = bool(((sums - 1).abs() <= LABEL_SUMS).all())
+        total = (torch.ones_like(sums) if whole else sums, least if whole else math.inf)
+        told = (feature, feature_error), (labels, max(self.label_error, least)), total
         return ShareEquations.of(function, share, told, computed_in)

@@ -35,6 +35,7 @@ from softleak.matching.gauss_newton.equations import (
 from softleak.matching.gauss_newton.escape import FoldEscape
 from softleak.matching.gauss_newton.metric import IMAGE_AXES, Metric
 from softleak.matching.gauss_newton.products import BatchModel, NewtonModel
+from softleak.matching.problems import loss_of
 from softleak.matching.reconstruction import Certificate, Reconstruction, Stopping
 
 # Operations of torch that are smooth wherever they are defined. Those that pick or move entries are
@@ -318,7 +319,7 @@ class GaussNewton:
     def model(self, subject: Subject, names: Sequence[str], shape: tuple[int, ...]) -> BatchModel:
         """Return the network of a subject for batches of shape (B, …), made once and remembered."""
         made = subject.once(_known)
-        key = (tuple(names), shape, self.memory)
+        key = (tuple(names), shape, self.memory, subject.once(loss_of))
         if key not in made:
             made[key] = NewtonModel.of(subject, tuple(names), shape, self.memory)
         found: BatchModel = made[key]

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.equations import BatchFunction, Function, RowFunction
-from softleak.matching.problems import DifferentiableModel
+from softleak.matching.problems import DifferentiableModel, loss_of
 from softleak.numerics.operations import (
     CONSTANT,
     RULES,
@@ -373,7 +373,8 @@ class NewtonModel(Generic[Function]):
         """Copy the model of a subject for batches of shape (B, …)."""
 
         def copied(dtype: torch.dtype) -> BatchFunction:
-            model = DifferentiableModel.of(subject.model, subject.head, dtype)
+            loss = subject.once(loss_of)
+            model = DifferentiableModel.of(subject.model, subject.head, dtype, loss)
             return BatchFunction(model, names, shape)
 
         own = next(iter(subject.parameters.values())).dtype

@@ -50,13 +50,6 @@ class BatchCertificate:
     feature_errors: Tensor  # (R,) bounds of the relative errors of the features
     regular: Tensor  # (R,) whether errors are small beside the samples, of all or of each
 
-    @classmethod
-    def none(cls, samples: int) -> BatchCertificate:
-        """Return the certificate of samples of which nothing is proved."""
-        open_ = torch.full((samples,), torch.inf, dtype=torch.double)
-        nothing = torch.zeros(samples, dtype=torch.double)
-        return cls(nothing, open_, open_, torch.zeros(samples, dtype=torch.bool))
-
     def take(self, rows: Tensor) -> BatchCertificate:
         return BatchCertificate(*(part[rows] for part in vars(self).values()))
 
@@ -150,7 +143,6 @@ def excess_bits(told: Tensor, redundant: int) -> float:
     return float(left.sum())
 
 
-MOST_FACTORED = 256  # unknowns: more are not decomposed into singular values, which takes minutes
 UNTOLD = 1e60  # the variance of an unknown that no equation tells
 
 
@@ -159,11 +151,6 @@ def _covariance(told: Tensor) -> Tensor:
     scale = told.norm(dim=0)
     if not bool((scale > 0).all()):  # an unknown that no equation tells
         return torch.eye(len(scale)).to(told) * UNTOLD
-    if told.shape[1] > MOST_FACTORED and len(told) >= told.shape[1]:
-        half = torch.linalg.qr(told / scale, mode="r")[1]
-        identity = torch.eye(len(half)).to(half)
-        half = torch.linalg.solve_triangular(half, identity, upper=True) / scale[:, None]
-        return torch.mm(half, half.T)
     _, s, vh = torch.linalg.svd(told / scale, full_matrices=False)
     if len(s) < told.shape[1]:
         return torch.full_like(vh[:1].T @ vh[:1], torch.inf)
@@ -186,7 +173,6 @@ TRADES_NEGATIVE = 1e-3  # a label may have entries so far below zero before the 
 # A trade counts if its fit leaves no more than this many standard errors. It is more than what
 # counts as explained, since a fit that is not at its end is no refutation.
 TRADES_MISFIT = 32.0
-TRADES_WORK = 2_000_000  # the number of fits times the number of samples to the fourth, at most
 
 
 def without_traded(
@@ -194,7 +180,6 @@ def without_traded(
 ) -> BatchCertificate:
     """Return a certificate in which no label counts as proved that a trade explains as well."""
     at, regular = system.point(x), proof.regular.clone()
-    left = TRADES_WORK // system.space.rank**4
     for s in (at.p.amax(-1) >= TRADES_SURE).nonzero()[:, 0].tolist():
         difference = at.p[s] - at.label[s]
         for i in (other for other in range(len(at.label)) if other != s):
@@ -206,9 +191,6 @@ def without_traded(
             fits = (missed <= TRADES_MISSED * change) & (change > proof.label_errors[i])
             fits &= torch.minimum(label.amin(-1), paid.amin(-1)) >= -TRADES_NEGATIVE
             for flat in (fits & (c != 0)).nonzero()[:, 0].tolist():
-                left -= 1
-                if left < 0:  # What is not tried may fit.
-                    return replace(proof, regular=torch.zeros_like(regular))
                 found = _labels_after(system, at, supports, (i, s, flat), float(t[flat]))
                 if found is not None:
                     regular &= (found - at.label).abs().sum(-1) <= proof.label_errors

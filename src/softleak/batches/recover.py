@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,8 +17,7 @@ from softleak.batches.certificate import (
     without_other_labels,
     without_traded,
 )
-from softleak.batches.rows import FITS, NEAR, fit_rows
-from softleak.batches.search import Whole, find_batch, solve_found
+from softleak.batches.search import Whole, find_batch
 from softleak.batches.sparse.attacks import (
     recover_by_features,
     recover_by_inputs,
@@ -33,12 +32,7 @@ from softleak.batches.systems import (
     supports_of,
 )
 from softleak.core.errors import LabelError, in_a_line
-from softleak.core.families import (
-    Family,
-    Mixed,
-    Smoothed,
-    SmoothedMixed,
-)
+from softleak.core.families import Family, Mixed, Smoothed, SmoothedMixed
 from softleak.core.head import Head, with_precision
 from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Recovery, Status
@@ -71,9 +65,6 @@ class HeadReading(NamedTuple):
     scale: float = 1.0  # ``a·b``: the number of samples over the assumed one, where searched
 
 
-Attack = Callable[[HeadSpace, Supports, Tensor, Family, bool], HeadReading | None]
-
-
 def read_head(
     space: HeadSpace, features: Tensor, family: Family | None, *,
     scales: tuple[bool, ...] = (True, False), stated: bool = True,
@@ -96,71 +87,13 @@ def read_head(
             supports = own if supports is None else joined_supports(supports, own)
             if 1 + supports.unknowns + space.rank > space.classes:
                 continue  # There are not more equations than unknowns.
-            reading = None
-            for attack in _in_order(space):
-                reading = _better(attack(space, supports, features, tried, stated), reading)
-                if reading is not None and reading.whole:
-                    break
+            whole, part = find_batch(space, supports, features)
+            reading = _reading(space, supports, whole, part, tried, stated)
             if reading is not None and reading.whole:
                 return reading
-            best = _better(best, reading)
+            if best is None or (reading and len(reading.at.a) > len(best.at.a)):
+                best = reading
     return best
-
-
-def _better(one: HeadReading | None, other: HeadReading | None) -> HeadReading | None:
-    """Return the reading that shows more samples, or the first."""
-    if one is None or other is None:
-        return one or other
-    return max(one, other, key=lambda reading: (reading.whole, len(reading.at.a)))
-
-
-MOST_POLISHED = 3  # sets of samples from rows that are weighed anew
-ENDS = 100.0  # a fit that misses by less is as good as any where nothing can be proved
-MOST_ALONE = 12  # samples up to this number are searched one at a time as well
-FEW_CLASSES = 30  # up to this number that comes first: rows are few, and samples share them
-
-
-def _in_order(space: HeadSpace) -> tuple[Attack, Attack]:
-    """Return the two searches, the one that suits so many classes first."""
-    if space.classes <= FEW_CLASSES:
-        return _reading_of_each, _reading_of_rows
-    return _reading_of_rows, _reading_of_each
-
-
-def _reading_of_each(
-    space: HeadSpace, supports: Supports, features: Tensor, family: Family, stated: bool
-) -> HeadReading | None:
-    """Search samples one at a time, where they are not too many for it."""
-    if space.rank > MOST_ALONE:
-        return None
-    whole, part = find_batch(space, supports, features)
-    return _reading(space, supports, whole, part, family, stated)
-
-
-def _reading_of_rows(
-    space: HeadSpace, supports: Supports, features: Tensor, family: Family, stated: bool
-) -> HeadReading | None:
-    """Search all samples together from the rows of their classes; claim none of a bad fit."""
-    if not space.scaled or space.is_levelled:  # a weak sample's row is that of others
-        return None
-    every = supports_of(family, space.classes, range(space.classes))
-    if every is None or len(every) != space.classes:
-        return None
-    supports = every
-    best, polished = None, 0
-    for fit in fit_rows(space, supports, features, max(space.rank, round(space.factor))):
-        best = fit.found if fit.misfit < NEAR else None
-        if fit.misfit < FITS and len(fit.found) == space.rank:
-            whole = solve_found(space, supports, fit.found)
-            polished += 1
-            if whole.explained:
-                return _reading(space, supports, whole, fit.found, family, stated)
-        provable = len(fit.found) == space.rank
-        if polished == MOST_POLISHED or (fit.misfit < ENDS and not provable):
-            break
-    if best is None:
-        return None
-    return HeadReading(space, best.at, BatchCertificate.none(len(best)), False, family)
 
 
 def _likely(space: HeadSpace, features: Tensor) -> list[int]:
@@ -220,13 +153,7 @@ def _said(
         f"{len(samples)} of {size} samples found, {proved} of them proved",
         f"the labels are assumed to be {kind}",
     ]
-    bits = float(reading.certificate.bits.min())
-    if not reading.whole and not bits:
-        said.append(
-            "the search ended before the equations were met to within rounding, or the numbers do "
-            "not tell two samples of one class apart"
-        )
-    elif not reading.whole:
+    if not reading.whole:
         said.append("the others fit no label of that kind, or were not found")
     if reading.scale != 1.0:
         said.append(_said_of_scale(reading, size, knowledge))
@@ -236,6 +163,7 @@ def _said(
         said.append("no two samples are assumed to have the same feature")
     elif proved:
         said.append(f"that there are {size} samples, and no more that look alike, is taken as said")
+    bits = float(reading.certificate.bits.min())
     said.append(f"the equations test {bits:.0f} bits beyond the unknowns")
     return "; ".join(said)
 

@@ -1,8 +1,10 @@
 """Search the samples of a batch one at a time, and sets of them that explain it together (§9).
 
 Of two samples of one class that are much alike, a joint search knows the sum of both labels'
-coefficients at once, but follows the curved flat direction of their difference only slowly. The
-equations of the rows, in which labels are solved for at every trial, lead along it.
+coefficients at once, but follows the curved flat direction of their difference only slowly.
+With the label of one sample held, all else is solved for in a few steps. So the label is held at
+one value after another, each solved from where the last one led. A walk over all values shows where
+minima are, and parabolas lead to the bottom of one.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from softleak.batches.rows import LAST_STEPS, RowSystem
+from softleak.batches.certificate import certify
 from softleak.batches.systems import (
+    NO_KIND,
     POLISH,
     SHORTEST_VECTOR,
     THOROUGH,
@@ -283,13 +286,115 @@ def _sets(n: int, k: int) -> Tensor:
     return torch.tensor(list(combinations(range(n), k)))
 
 
+SHARES = 400  # the number of coefficients that are looked at, between none and all
+MINIMA = 3  # the number of lowest places among them that are worth a local search
+
+
 def _twins(found: FoundSamples) -> Tensor:
     """Return which samples (R,) another one of the same kind stands beside."""
     return (found.kind[:, None] == found.kind[None]).sum(1) > 1
 
 
+def shared_out(space: HeadSpace, supports: Supports, found: FoundSamples) -> list[FoundSamples]:
+    """Return the best shares of the coefficients for each sample of a class that another has."""
+    rows = _twins(found).nonzero()[:, 0].tolist() if supports.unknowns else []
+    return [one for i in rows for one in _best_shares(space, supports, found, i)]
+
+
+def _best_shares(
+    space: HeadSpace, supports: Supports, found: FoundSamples, row: int
+) -> list[FoundSamples]:
+    """Return the samples with those coefficients of one label that explain the gradient best."""
+    at, kind = found.at, found.kind
+    T = supports.directions[kind[row]][:, -1]
+    c = torch.linspace(0, 1, SHARES, dtype=T.dtype, device=T.device)
+    label = supports.origin[kind[row]] + c[:, None] * T
+    a = at.a.expand(SHARES, -1, -1).clone()
+    a[:, row] = space.left(at.p[row] - label)
+    many = SamplePoints(a, *(part.expand(SHARES, -1, -1) for part in (at.b, at.label, at.p)))
+    whole = biorthogonal(space, many)
+    errors = equation_errors(space, row_errors(space), whole.a, whole.b, whole.p)
+    misfit = unexplained(space, supports, whole, kind, errors)
+    best = lowest_minima(misfit)
+    return [replace(found, at=SamplePoints(*(part[i] for part in whole))) for i in best]
+
+
+def lowest_minima(misfit: Tensor) -> list[int]:
+    """Return the places of the lowest local minima of misfits (N,), the lowest first."""
+    misfit = torch.nan_to_num(misfit, nan=torch.inf)
+    walled = torch.nn.functional.pad(misfit, (1, 1), value=torch.inf)
+    minimum = (misfit < walled[:-2]) & (misfit <= walled[2:])
+    order = misfit.where(minimum, torch.inf).argsort()
+    return order[: min(MINIMA, int(minimum.sum()))].tolist()
+
+
+HELD_STEPS = 33  # the number of coefficients that a label is held at, between none and all
+PARABOLAS = 6  # the number of parabolas that lead to the bottom
+FIRST_WIDTH, LEAST_WIDTH = 1e-2, 1e-5  # the distance of two coefficients of a parabola
+LONGEST_MOVE = 8.0  # the longest step to the bottom of a parabola, in widths
+
+
+def walk_flat_direction(
+    space: HeadSpace, supports: Supports, found: FoundSamples
+) -> list[FoundSamples]:
+    """Return the samples at the lowest places of the flat direction, none without a twin."""
+    alike = _twins(found)
+    if not supports.unknowns or not bool(alike.any()):
+        return []
+    row = int(found.at.p.amax(-1).where(alike, torch.inf).argmin())  # the least sure of them
+    own, at = supports.take(found.kind), biorthogonal(space, found.at)
+    points, misfits = [], []
+    for c in torch.linspace(0, 1, HELD_STEPS, dtype=at.a.dtype, device=at.a.device):
+        a = at.a.clone()
+        a[row] = space.left(at.p[row] - _held(own, row, c).origin[row])
+        start = biorthogonal(space, at._replace(a=a))
+        misfit, point = _solved_with(space, own, start, row, c)
+        at = point if bool(misfit.isfinite()) else at
+        points.append(at)
+        misfits.append(misfit)
+    best = lowest_minima(torch.stack(misfits))
+    return [replace(found, at=points[i]) for i in best]
+
+
+def descend_flat_direction(system: JointSystem, x: Tensor, row: int) -> SamplePoints:
+    """Return the samples at the bottom of the flat direction that unknowns (U,) are in."""
+    space, own = system.space, system.supports
+    at, c, width = system.point(x), system.unpack(x)[1][row, -1], FIRST_WIDTH
+    for _ in range(PARABOLAS):
+        costs, points = zip(
+            *(_solved_with(space, own, at, row, c + k * width) for k in (-1, 0, 1)),
+            strict=True,
+        )
+        slope, bend = float(costs[2] - costs[0]) / 2, float(costs[0] - 2 * costs[1] + costs[2])
+        move = -slope / bend if bend > 0 else -LONGEST_MOVE * (1 if slope > 0 else -1)
+        move = max(-LONGEST_MOVE, min(LONGEST_MOVE, move))
+        at = points[min(range(3), key=lambda k: float(costs[k]))]
+        c, width = c + move * width, max(LEAST_WIDTH, abs(move) * width / 4)
+        if width == LEAST_WIDTH:
+            break
+    return _solved_with(space, own, at, row, c)[1]
+
+
+def _solved_with(
+    space: HeadSpace, own: Supports, at: SamplePoints, row: int, c: Tensor
+) -> tuple[Tensor, SamplePoints]:
+    """Return the mean square that is left with one coefficient held, and the samples there."""
+    system, x = polish(space, _held(own, row, c), at)
+    return system.values(x[None], NO_KIND).square().mean(), system.point(x)
+
+
+def _held(own: Supports, row: int, c: Tensor) -> Supports:
+    """Return the flats of all samples, that of one with its last coefficient held."""
+    origin, directions = own.origin.clone(), own.directions.clone()
+    origin[row] += c * directions[row][:, -1]
+    directions[row][:, -1] = 0.0
+    return replace(own, origin=origin, directions=directions)
+
+
 DESCENTS = 3  # how often a search is led to the bottom of its flat direction
 UNSETTLED = 1e-2  # a search that ended with this part of the cost promised has not arrived
+TOO_FAR = 1e3  # a set of samples that misses by this many standard errors is not followed further
+WALKED = 3  # the number of sets whose labels of one class are followed along their flat direction
 CONVINCING = 2.0  # one of this misfit ends the search: samples that run away to infinity have more
 EXPLAINED = 4.0  # a root mean square of this many standard errors is explained by rounding
 
@@ -317,6 +422,7 @@ def find_batch(
     searched = supports.opened() if space.is_levelled else supports
     known = pool.at.a[: space.rank - 1]
     tried: set[tuple[int, ...]] = set()
+    unsolved: list[tuple[float, FoundSamples]] = []
     kept: tuple[Whole, FoundSamples] | None = None
     for number in range(ROUNDS):
         few = min(STARTS, max(FEWEST_STARTS, FIRST_PROBLEMS // len(supports)))
@@ -333,38 +439,45 @@ def find_batch(
                     return whole, chosen
                 if whole.explained and (kept is None or whole.misfit < kept[0].misfit):
                     kept = whole, chosen
+                unsolved.append((whole.misfit, chosen))
         # Every other round starts from nothing, in case what was found is wrong.
         part = pool.take(sets[0] if sets and number % 3 != 2 else [])
         known = part.at.a[: space.rank - 1]
     if kept is not None:
         return kept
-    return None, pool.take(compatible(pool, space.rank)[0] if len(pool) else [])
+    walked = _walked(space, supports, unsolved) if space.scaled else None
+    return walked, pool.take(compatible(pool, space.rank)[0] if len(pool) else [])
+
+
+def _walked(
+    space: HeadSpace, supports: Supports, unsolved: list[tuple[float, FoundSamples]]
+) -> Whole | None:
+    """Return the batch that is found along the flat direction of two samples of a class."""
+    near = sorted((one for one in unsolved if one[0] < TOO_FAR), key=lambda tried: tried[0])
+    alike = [found for _, found in near if bool(_twins(found).any())]
+    for found in alike[:WALKED]:
+        for start in walk_flat_direction(space, supports, found):
+            whole = _solved(space, supports, start, solver=THOROUGH)
+            if whole.explained:
+                return whole
+    return None
 
 
 def solve_jointly(space: HeadSpace, supports: Supports, found: FoundSamples) -> Whole:
     """Solve for as many samples as the space has dimensions, from where each was found."""
     together = replace(found, at=biorthogonal(space, found.at))
-    starts = [together]
-    if supports.unknowns and space.scaled and bool(_twins(found).any()):
-        starts.append(led_by_rows(space, supports, together))
+    starts = [together, *shared_out(space, supports, found)]
     if space.is_levelled:  # There each sample's own small probabilities tell its ``b`` best.
         starts = [found, *starts]
-    best = solve_found(space, supports, starts[0])
+    best = _solved(space, supports, starts[0])
     for start in starts[1:]:
         if best.explained:
             break
-        best = min(best, solve_found(space, supports, start), key=lambda one: one.misfit)
+        best = min(best, _solved(space, supports, start), key=lambda one: one.misfit)
     return best
 
 
-def led_by_rows(space: HeadSpace, supports: Supports, found: FoundSamples) -> FoundSamples:
-    """Return the samples at the bottom of the flat direction that two of one class are in."""
-    system = RowSystem(space, supports.take(found.kind))
-    z, c, _ = system.solve(found.at.b * space.factor * space.S, LAST_STEPS)
-    return system.found(z, c, found.kind)
-
-
-def solve_found(
+def _solved(
     space: HeadSpace, supports: Supports, found: FoundSamples, solver: Levenberg = POLISH
 ) -> Whole:
     """Return what a local search finds; where it creeps it is led along its flat direction."""
@@ -381,6 +494,7 @@ def solve_found(
         system, x = whole.system, whole.x
         if promise(system, x[None], found.kind[:1]) <= UNSETTLED:
             break
-        at = led_by_rows(space, supports, replace(found, at=system.point(x))).at
+        doubtful = int(certify(system, x, whole.misfit).label_errors.argmax())
+        at = descend_flat_direction(system, x, doubtful)
         whole = min(whole, polished(at, THOROUGH), key=lambda one: one.misfit)
     return whole

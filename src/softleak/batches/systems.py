@@ -127,15 +127,7 @@ class HeadSpace:
 
     def predicted(self, b: Tensor) -> Tensor:
         """Return the probabilities (…, R, C) of samples ``b`` (…, R, R)."""
-        return self.activate(b @ self.logit_map.T + self.offset)
-
-    def activate(self, logits: Tensor) -> Tensor:
-        """Return the probabilities (…, C) of logits."""
-        return torch.softmax(logits, -1)
-
-    def slopes(self, p: Tensor, M: Tensor) -> Tensor:
-        """Return the derivatives (…, C, K) of probabilities (…, C) where logits are ``M β``."""
-        return p[..., None] * (M - (p @ M)[..., None, :])
+        return torch.softmax(b @ self.logit_map.T + self.offset, -1)
 
     @cached_property
     def spread(self) -> Tensor:
@@ -576,7 +568,7 @@ class JointSystem:
         # dA = −A dBᵀ A / scale: the a of one sample moves with the b of every other.
         Ua = (at.a @ U.T).mT / self.unpack(x[0])[2]  # (C, R): column j is what moves with b_j
         J = Ua[None, :, :, None] * at.a[:, None, None, :]
-        own = self.space.slopes(at.p, M)
+        own = at.p[..., None] * (M - (at.p @ M)[:, None, :])
         i = torch.arange(R, device=x.device)
         J[i, :, i, :] += own
         blocks = [J.reshape(R * C, R * R)]

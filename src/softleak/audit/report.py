@@ -199,7 +199,7 @@ class Method:
 Method.NONE = Method("NONE", "not attempted")
 Method.QUOTIENT = Method("QUOTIENT", "one division, of the first layer's gradients", exact=True)
 Method.INVERSION = Method("INVERSION", "exact inversion, layer by layer", exact=True)
-Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True)
+Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True, covers_open=True)
 Method.MATCHING = Method("MATCHING", "gradient matching")
 Method.EMBEDDING = Method(
     "EMBEDDING", "closed form, from gradients of embeddings", exact=True, covers_open=True
@@ -459,6 +459,7 @@ class AuditReport(ShortRepr):
     tokens: TokenNames = NO_NAMES  # the words behind the ids of a text
     samples: SamplesFinding = NO_SAMPLES  # of an update of several
     or_mean: bool = False  # whether several samples of one class would have passed for one
+    remarks: tuple[str, ...] = ()  # on what of the update was not read
 
     def __post_init__(self) -> None:
         label = replace(self.label, samples=self.samples.proved)  # whoever proved them
@@ -594,7 +595,7 @@ class AuditReport(ShortRepr):
         """Write the page of this share alone, whole or not at all."""
         from softleak.present.page import write_page  # above this layer, where sentences are made
 
-        write_page(path, Audit((self,), class_names=class_names))
+        write_page(path, Audit((self,), class_names=class_names, remarks=self.remarks))
 
 
 @dataclass(frozen=True)

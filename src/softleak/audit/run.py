@@ -59,9 +59,10 @@ from softleak.core.share import GradientShare, LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision, UpdateKind
 from softleak.inversion.quotient import divided_feature, hides_several
+from softleak.io.adapters import with_adapters
 from softleak.io.formats import Content, fingerprint
 from softleak.io.untrusted import shown
-from softleak.io.weights import aligned, copy_weights, own_weights
+from softleak.io.weights import aligned, copy_weights, match, own_weights
 from softleak.labels.curve import LARGEST, PseudoLabels, spread
 from softleak.labels.fit import noise_is_absent
 from softleak.labels.recover import recover
@@ -82,6 +83,7 @@ class NamedShare:
     share: GradientShare
     truth: Truth | None = None
     fingerprint: str = ""
+    remarks: tuple[str, ...] = ()  # on what of it was not read
 
 
 def audit(
@@ -113,8 +115,10 @@ def audit(
         name: what the report calls the share.
         loss: what the client minimised: "ce", "bce", "mse" or a ``Loss``, beside the options.
     """
+    sent: Mapping[str, Tensor] | None = share
     if share is None and after is not None:
-        model, share = _step_between(model, before, after, lr)
+        sent = _content(after).tensors
+        model, share = _step_between(model, before, Content(sent), lr)
         asked = Options() if options is None else options
         options = replace(asked, knowledge=replace(asked.knowledge, is_gradient=True))
     elif share is None or (before, after, lr) != (None, None, None):
@@ -128,21 +132,26 @@ def audit(
         options = replace(options, knowledge=known)
     subject = Subject.of(model, input_shape or share.input_shape)
     fitted = None if truth is None else truth.fitted(subject.head.classes, subject.input_shape)
-    ready = NamedShare(name, prepared(subject, share, options), fitted)
+    remarks = unread(subject, sent or share)
+    ready = NamedShare(name, prepared(subject, share, options), fitted, remarks=remarks)
     return next(audit_shares(subject, [ready], options))
 
 
 def _step_between(
-    model: nn.Module, before: Weights | None, after: Weights, lr: float | None
+    model: nn.Module, before: Weights | None, after: Content, lr: float | None
 ) -> tuple[nn.Module, GradientShare]:
     """Return the model at the weights before a step, and the update that the step sent."""
-    old, new = (
-        Content(dict(one)) if isinstance(one, Mapping) else tensor_files.load(Path(one))
-        for one in (model.state_dict() if before is None else before, after)
-    )
+    old = _content(model.state_dict() if before is None else before)
     if before is not None:
-        model = copy_weights(deepcopy(model), old.tensors, "before")
-    return model, UpdateReading(lr=lr).between(old, new, model)
+        model = copy_weights(with_adapters(deepcopy(model), before), old.tensors, "before")
+    return model, UpdateReading(lr=lr).between(old, after, model)
+
+
+def _content(weights: Weights) -> Content:
+    """Return the tensors of a ``state_dict``, or those of a file."""
+    if isinstance(weights, Mapping):
+        return Content(dict(weights))
+    return tensor_files.load(Path(weights))
 
 
 def prepared(subject: Subject, share: GradientShare, options: Options) -> GradientShare:
@@ -166,6 +175,22 @@ def prepared(subject: Subject, share: GradientShare, options: Options) -> Gradie
     share = with_precision(_moved(subject, share), subject.head)
     noise = options.knowledge.noise
     return share.expecting(noise) if noise and not noise_is_absent(share, noise) else share
+
+
+MOST_UNREAD = 5  # tensors that fit nothing which a remark names
+
+
+def unread(subject: Subject, held: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return which tensors of an update fit no part of the model, so that nothing reads them."""
+    own = subject.model.state_dict()
+    names, remarks = match(held, subject.model)
+    strange = [shown(name) for name in held if name in names and names[name] not in own]
+    if strange:
+        more = len(strange) - MOST_UNREAD
+        listed = ", ".join(strange[:MOST_UNREAD]) + (f" and {more} more" if more > 0 else "")
+        count = "1 tensor fits" if len(strange) == 1 else f"{len(strange)} tensors fit"
+        remarks = (*remarks, f"{count} no parameter of the model; not read: {listed}")
+    return remarks
 
 
 def _moved(subject: Subject, share: GradientShare) -> GradientShare:
@@ -273,6 +298,7 @@ def _report(
         options.tokens,
         samples,
         mean,
+        named.remarks,
     )
 
 
@@ -548,7 +574,8 @@ class UpdateFiles(UpdateReading):
             try:
                 share = self.share(self._content(path), subject.model)
                 ready = prepared(subject, share, options)
-                batch.append(NamedShare(name, ready, truth(path), fingerprint(path)))
+                remarks = unread(subject, share)
+                batch.append(NamedShare(name, ready, truth(path), fingerprint(path), remarks))
                 held += sum(g.numel() * g.element_size() for g in ready.values())
             except SoftleakError as error:
                 refused.append(Refusal(name, str(error)))

@@ -26,6 +26,7 @@ from softleak.audit.input_attacks import embeddings, recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
+from softleak.audit.reach import NoiseReach
 from softleak.audit.report import (
     LEAK_RECOGNISABLE,
     AuditReport,
@@ -64,7 +65,6 @@ from softleak.inversion.chain import Chain, chain_of
 from softleak.inversion.results import Certainty, NoWay, Text
 from softleak.labels.composition import BatchReader
 from softleak.labels.recover import recover
-from softleak.matching.gauss_newton.reach import NoiseReach
 
 NAMED_Z = 3.0  # standard deviations below zero at which an attacker takes a class for proved
 

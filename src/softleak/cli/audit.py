@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
-from torch import nn
+from torch import Tensor, nn
 
 from softleak import io as tensor_files
 from softleak.audit.leaks import Leak
@@ -38,6 +38,7 @@ from softleak.audit.run import (
     audit_shares,
     prepared,
     share_files,
+    unread,
 )
 from softleak.audit.sweeps import Asked
 from softleak.audit.whatif import Target, hiding_of, stages, what_if
@@ -56,6 +57,7 @@ from softleak.core.share import LocalTraining
 from softleak.core.subject import Subject
 from softleak.core.vocabulary import Precision
 from softleak.defenses.dpsgd import PrivateTraining
+from softleak.io.adapters import is_adapter, with_adapters
 from softleak.io.atomic import make_folder
 from softleak.io.formats import Content, fingerprint, tensor_digest
 from softleak.io.untrusted import check_file, shown
@@ -219,8 +221,9 @@ def ready(
     Inputs have the shape that the user says, else the update, else the model itself.
     """
     said = input_shape(request.input_shape)
-    model, own = build_model(request.model or "", classes, said)
     again = partial(build_model, request.model or "", classes, said)
+    model, own = again()
+    model = with_adapters(model, request.before or request.weights)
     held, cautions = _weights(request, model, lambda: again()[0])
     model.train(request.train_mode)
     if said is None and files.paths:
@@ -252,11 +255,31 @@ def _weights(
             "weights it was computed with: give --weights FILE (or --before FILE); "
             "--random-weights audits random ones all the same"
         )
-    held = tensor_files.load(path)
+    held, fixed = tensor_files.load(path), {n: t.clone() for n, t in model.state_dict().items()}
     copy_weights(model, held.tensors, path.name)
+    cautions = _rest(request, model, fixed, again, own_weights(held.tensors, model))
     if request.weights is not None and path is not request.weights:
         _check_same(model, request.weights, path)
-    return replace(held, remarks=(*held.remarks, *match(held.tensors, model)[1])), ()
+    return replace(held, remarks=(*held.remarks, *match(held.tensors, model)[1])), cautions
+
+
+def _rest(
+    request: Request, model: nn.Module, fixed: Mapping[str, Tensor], again: Callable[[], nn.Module],
+    given: Mapping[str, Tensor],
+) -> tuple[str, ...]:  # fmt: skip
+    """Return cautions on what a file of adapters leaves as the model was made."""
+    if not all(map(is_adapter, given)):
+        return ()
+    other = with_adapters(again(), request.before or request.weights).state_dict()
+    if all(torch.equal(fixed[n], other[n]) for n in fixed if not is_adapter(n)):
+        return ()
+    if request.random_weights:
+        return (RANDOM_WEIGHTS,)
+    raise ModelError(
+        f"{request.model} comes with random weights, and adapters say nothing without the weights "
+        "beneath them: have the model made with its own weights; --random-weights audits random "
+        "ones all the same"
+    )
 
 
 def _check_same(model: nn.Module, weights: Path, before: Path) -> None:
@@ -292,8 +315,9 @@ def run(request: Request, step: Step) -> Audit:
         _files(request, files, subject, options, step) if files.paths
         else _checkpoints(request, files, subject, before, options, step)
     )  # fmt: skip
+    remarks = dict.fromkeys([*before.remarks, *(line for one in reports for line in one.remarks)])
     found = Audit(
-        tuple(reports), tuple(refused), names, request.model or "", remarks=before.remarks,
+        tuple(reports), tuple(refused), names, request.model or "", remarks=tuple(remarks),
         cautions=cautions,
     )  # fmt: skip
     return _completed(found, request, subject, shares, options, step)
@@ -354,12 +378,14 @@ def _checkpoints(
     """Audit the update between two checkpoints."""
     if request.before is None or request.after is None:
         raise SoftleakError("--before and --after belong together; give both")
-    share = reading.between(before, tensor_files.load(request.after), subject.model)
+    after = tensor_files.load(request.after)
+    share = reading.between(before, after, subject.model)
     truth = None if request.truth is None else Truth.load(request.truth)
     fitted = None if truth is None else truth.fitted(subject.head.classes, subject.input_shape)
     name = shown(f"{request.before.name} → {request.after.name}")
     sent = prepared(subject, share, options)
-    shares = [NamedShare(name, sent, fitted, tensor_digest(sent))]
+    remarks = unread(subject, after.tensors)
+    shares = [NamedShare(name, sent, fitted, tensor_digest(sent), remarks)]
     reports = audit_shares(subject, shares, options, lambda name: step(name, 1))
     return tuple(reports), (), shares
 

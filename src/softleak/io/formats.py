@@ -23,6 +23,7 @@ from torch import Tensor
 
 from softleak.core.errors import FileError, in_a_line
 from softleak.core.input_spec import InputPart, InputSpec, Layout
+from softleak.io.adapters import ADAPTER_FILES
 from softleak.io.atomic import replacing
 from softleak.io.untrusted import (
     MOST_FILE_BYTES,
@@ -138,7 +139,7 @@ def _numbered(content: Sequence[object]) -> Tensors:
 
 INDEX = ".index.json"
 INDEX_FILES = (f"model.safetensors{INDEX}", f"pytorch_model.bin{INDEX}")
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin", *ADAPTER_FILES)
 MOST_SHARDS = 10_000
 
 

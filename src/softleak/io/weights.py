@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from softleak import io as tensor_files
 from softleak.core.errors import ModelError, ShareError
 from softleak.core.share import GradientShare
+from softleak.io.adapters import by_file_name, in_files, is_adapter
 from softleak.io.formats import AVERAGED_WEIGHTS
 
 NUMBERED = re.compile(r"(?:arr_|array_|param_|parameters?[._]|tensor_)?(\d{1,6})")
@@ -59,7 +60,7 @@ def match(
         ordered = sorted(held, key=numbers.__getitem__)
         names = _in_order(model, [held[name] for name in ordered])
         return dict(zip(ordered, names, strict=True)), ()
-    bare = {WRAPPERS.sub("", name): name for name in own}
+    bare = by_file_name(own, model, _bare)
     copies = _copies(held, own, bare)
     if not copies:
         return {name: name for name in held}, ()
@@ -102,7 +103,7 @@ def _copies(
     named: Counter[Prefixes] = Counter()
     alike: Counter[Prefixes] = Counter()
     for name, tensor in held.items():
-        short = WRAPPERS.sub("", name)
+        short = in_files(_bare(name))
         for theirs in _dotted(short):
             rest = short.removeprefix(theirs)
             for ours in common:
@@ -135,9 +136,13 @@ def _chosen(copies: Sequence[Prefixes]) -> Prefixes:
     return first
 
 
+def _bare(name: str) -> str:
+    return WRAPPERS.sub("", name)
+
+
 def _short(name: str, prefix: str) -> str | None:
     """Return a name without wrappers and without a prefix, or None if it lacks the prefix."""
-    bare = WRAPPERS.sub("", name)
+    bare = in_files(_bare(name))
     return bare.removeprefix(prefix) if bare.startswith(prefix) else None
 
 
@@ -223,7 +228,7 @@ def copy_weights(model: nn.Module, held: Mapping[str, Tensor], source: str) -> n
 def own_weights(held: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """Return weights under the model's own names; on disk Hugging Face has others."""
     found = {own: held[name] for name, own in match(held, model)[0].items()}
-    if not model.state_dict().keys() - found.keys():
+    if not model.state_dict().keys() - found.keys() or all(map(is_adapter, found)):
         return found
     return pretrained_weights(held, model) or found
 
@@ -232,7 +237,11 @@ def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn
     """Copy a state dict into model, or raise one ModelError with the mismatches."""
     own = model.state_dict()
     there = {_place(own[key]) for key in own if key in state}
-    needed = [key for key in own if not key.endswith(_NOT_NEEDED) and _place(own[key]) not in there]
+    adapters = any(map(is_adapter, state)) and not any(
+        n in own and not is_adapter(n) for n in state
+    )
+    parts = _adapters(model) if adapters else own
+    needed = [k for k in parts if not k.endswith(_NOT_NEEDED) and _place(own[k]) not in there]
     problems = (
         [f"missing: {key} {tuple(own[key].shape)}" for key in needed],
         [f"unexpected: {key} {tuple(v.shape)}" for key, v in state.items() if key not in own],
@@ -252,6 +261,11 @@ def copy_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> nn
         for key, value in state.items():
             own[key].copy_(value)
     return model
+
+
+def _adapters(model: nn.Module) -> list[str]:
+    """Return the parts of a model that a file of adapters alone holds."""
+    return [n for n in by_file_name(model.state_dict(), model, _bare).values() if is_adapter(n)]
 
 
 def _listing(problems: Sequence[Sequence[str]]) -> str:

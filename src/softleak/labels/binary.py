@@ -225,6 +225,7 @@ def recover_binary(
     first = min(found, key=lambda one: one.misfit)
     same = all(torch.equal(one.label > 0.5, first.label > 0.5) for one in found)
     error, label = first.rounding + first.width, kind.project(first.label)
+    error += max(float((one.label - first.label).abs().sum()) for one in found) * (not same)
     simplest = simplest_tags(label, error)
     tested = spare_bits(curve, simplest, first.scalar) >= DOUBT_SPARE_BITS
     sure = same and first.width < 0.5 and tested

@@ -86,7 +86,6 @@ UNSURE_LENGTH = 5.0  # times: how much longer features may be than those of nois
 MISPLACED = 0.5  # of all predictions: more than a sign that is right takes from few classes
 # A first step with Nesterov momentum is up to twice as long as the rate that is stated says.
 LONGEST_STEP = 2.0
-FINE = 1e-6  # relative: of coarser numbers, gradients of samples may look alike
 LOPSIDED = 4.0  # times as many classes raised as lowered: a sign that does this is a wrong one
 
 
@@ -150,7 +149,7 @@ class BatchReader:
             return Batch(1, (), None, noisy)
         least = max(self._rank(share), 1)
         raised, lowered = self._moved(share, G, error)
-        if self.is_lopsided(share, raised, lowered):
+        if self.is_lopsided(share, len(raised), lowered):
             return Batch(least, (), None, "nearly every class is raised: the sign may be wrong")
         present = self._present(share, G, raised)
         counts = None if samples is None or left else self.counts(share, raised, samples)
@@ -161,23 +160,18 @@ class BatchReader:
         words = f"at least {least} gradient{some}; {len(present)} class{named} proved{more}{how}"
         return Batch(least if left is None else 1, present, counts, words, raised)
 
-    def is_lopsided(self, share: GradientShare, raised: tuple[int, ...], lowered: int) -> bool:
+    def is_lopsided(self, share: GradientShare, raised: int, lowered: int) -> bool:
         """Return whether more classes are raised than the right sign of an update raises.
 
         So many samples as classes are raised leave as many gradients. Where there are as many as
         can be told apart, what is lowered tells: it had been predicted, by half of all at least.
         """
-        if len(raised) <= 2:
+        if raised <= 2 or raised < LOPSIDED * lowered:
             return False
-        G, name = head_gradients(self.head, [share])[0].double(), self.head.weight_name
-        rank, many = self._rank(share), len(raised) >= LOPSIDED * lowered
+        G = head_gradients(self.head, [share])[0].double()
+        rank = self._rank(share)
         if rank < min(len(G) - 1, G.shape[1]):
-            off = share.noise(name) * sum(side**0.5 for side in G.shape) / float(G.norm())
-            fine = max(off, share.resolution(name, self.head.dtype)) <= FINE
-            claimed = self._present(share, G, raised) if fine and not many else raised
-            return (many or fine) and len(claimed) > rank
-        if not many:
-            return False
+            return raised > rank
         delta = self._mean_delta(share, G)
         if delta is None or share.scale == "unknown" or not len(self.features):
             return True
@@ -214,7 +208,8 @@ class BatchReader:
             return ()
         if not self._tells_mean(share):
             floor *= UNSURE_LENGTH
-        sure = self.likely | (share.scale == "known" or not share.rounding)
+        steps = share.scale != "known" and len(set(share.rounding.values())) > 1
+        sure = self.likely | (not steps)
         return tuple(j for j in raised if float(delta[j]) < -floor and sure[j])
 
     def _why_none(self, share: GradientShare) -> str:

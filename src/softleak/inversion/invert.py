@@ -25,27 +25,20 @@ from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.inversion.chain import Chain
-from softleak.inversion.conv.layer import Conv
 from softleak.inversion.patches import NO_POSITIONS, invert_patches, patch_plan
 from softleak.inversion.results import (
-    SUFFICIENT_PSNR,
     Certainty,
     Inversion,
     LayerReport,
     NoWay,
     Text,
-    psnr_of,
 )
-from softleak.inversion.steps import LayerState, Step
+from softleak.inversion.steps import LayerState
 from softleak.inversion.texts.read import read_batch, read_text
 from softleak.inversion.texts.span import FROM_SPAN
 from softleak.labels.fit import taken_for_noise
 
 BOUND_IN_ERRORS = 16.0  # standard errors in the bound of a unique recovery, the worst of rounding
-# The dB that the last layer costs the quick pass, which is given up where they are missing. The
-# trained LeNet lost 27 to 29 dB (8 images), untrained ones 11 to 24 (6 images), with LeakyReLU 42
-# or more. After a wrong guess the slower pass answers instead.
-PSNR_LOST = 28.0
 
 
 def invert(
@@ -356,36 +349,18 @@ def borne_out(
 
 def _best_walk(chain: Chain, start: LayerState, share: GradientShare, worth: Tensor) -> Inversion:
     """Return the quick pass where that is sufficient, else the pass that predicts more."""
-    (quick, *more) = chain.passes
-    first = _walked(quick, start, share, worth, hasty=bool(more))
-    if first is not None and (first.sufficient or not more):
-        return first
-    second = _walked(more[0], start, share, worth)
-    if first is None and not (second is not None and second.determined):
-        first = _walked(quick, start, share, worth)
-    walks = [walk for walk in (second, first) if walk is not None]
+    walks: list[Inversion] = []
+    for steps in chain.passes:
+        state, reports = start, []
+        for step in steps:
+            state, report = step.back(state, share)
+            reports += [report] if report else []
+        walks.insert(0, Inversion(state.value, state.error, tuple(reports), worth))
+        if walks[0].sufficient:
+            return walks[0]
 
     def promise(walk: Inversion) -> tuple[bool, float]:
         predicted = walk.psnr_predicted
         return walk.determined, -math.inf if math.isnan(predicted) else predicted
 
     return max(walks, key=promise)  # the thorough pass wins a tie
-
-
-def _walked(
-    steps: tuple[Step, ...], start: LayerState, share: GradientShare, worth: Tensor,
-    hasty: bool = False,
-) -> Inversion | None:  # fmt: skip
-    """Return the inversion of one walk back through all steps.
-
-    A ``hasty`` walk returns None instead of an inversion that will hardly be sufficient.
-    """
-    state, reports = start, []
-    for step in steps:
-        if hasty and step is steps[-1] and isinstance(step, Conv):
-            best = psnr_of(step.least_error(state, share), worth)
-            if best - PSNR_LOST < SUFFICIENT_PSNR:
-                return None
-        state, report = step.back(state, share)
-        reports += [report] if report else []
-    return Inversion(state.value, state.error, tuple(reports), worth)

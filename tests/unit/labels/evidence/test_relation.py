@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from softleak.labels.evidence.relation import Estimate, least_squares, log_laplace, log_normal
+from softleak.labels.evidence.relation import least_squares, log_laplace, log_normal
 
 from .known_case import Known
 

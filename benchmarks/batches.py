@@ -2,7 +2,8 @@
 
 python -m benchmarks.batches --data DIR --weights DIR --batches 100 --only "lenet trained"
 
-A label is right if its L1 error is below 1e-3. Every sample counts. Time is that of the processor.
+``--first`` goes on where an earlier run ended. A label is right if its L1 error is below 1e-3. All
+samples count. Time is that of the processor.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -23,7 +25,7 @@ from softleak.core.knowledge import Knowledge
 from softleak.core.results import BatchRecovery, Status
 from softleak.core.subject import Subject
 from softleak.paper import data
-from softleak.paper.data import Augmentation, ImageSet
+from softleak.paper.data import Augmentation, ImageSet, Sample
 from softleak.paper.networks import NETWORKS, Network, Shelf
 
 RIGHT = 1e-3
@@ -79,12 +81,16 @@ def cells() -> Iterator[Cell]:
         for size in (2, 4):
             yield Cell("resnet20 converged", kind, size)
             yield Cell("resnet56 converged", kind, size)
-    for kind in KINDS:
-        yield Cell("lenet on cifar100", kind, 8)
+    yield from cells_of_many_classes()
+
+
+def cells_of_many_classes() -> Iterator[Cell]:
+    """The cells of a hundred classes and more."""
+    many = ("lenet on cifar100", "resnet18 on cifar100")
+    yield Cell("lenet on cifar100", "mixed", 8)
+    for kind, size, network in product(("one-hot", "smoothed"), (8, 16, 32), many):
+        yield Cell(network, kind, size)
     for kind in ("one-hot", "smoothed"):
-        for size in (16, 32):
-            yield Cell("lenet on cifar100", kind, size)
-        yield Cell("resnet18 on cifar100", kind, 8)
         yield Cell("resnet50 on imagenet", kind, 8)
 
 
@@ -95,13 +101,33 @@ def freeze_all_but_head(model: nn.Module, network: Network) -> None:
         parameter.requires_grad_(name in (head.weight_name, head.bias_name))
 
 
+def with_bias(model: nn.Module, network: Network) -> nn.Module:
+    """Return the model with a bias in its head."""
+    name = Subject.of(model, network.input_shape).head.weight_name.removesuffix(".weight")
+    old = model.get_submodule(name)
+    assert isinstance(old, nn.Linear)
+    torch.manual_seed(0)
+    new = nn.Linear(old.in_features, old.out_features)
+    new.weight.data.copy_(old.weight.data)
+    model.set_submodule(name, new)
+    return model.eval()
+
+
 def batch_of(
-    network: Network, images: ImageSet, kind: Augmentation, size: int, number: int
-) -> tuple[Tensor, Tensor]:
+    network: Network, images: ImageSet, kind: Augmentation, size: int, number: int,
+    distinct: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The inputs and soft labels of one batch of real images."""
     resized = None if images.shape == network.input_shape else network.size
-    stream = data.samples(images, kind, size, 7000 + number, network.normalisation, resized)
-    drawn = list(stream)
+    count = 8 * size if distinct else size
+    stream = data.samples(images, kind, count, 7000 + number, network.normalisation, resized)
+    drawn: list[Sample] = []
+    seen: set[int] = set()
+    for sample in stream:
+        named = int(sample.y.argmax())
+        if len(drawn) < size and not (distinct and named in seen):
+            drawn.append(sample)
+        seen.add(named)
     x = torch.stack([sample.x.reshape(network.input_shape) for sample in drawn])
     return x.float(), torch.stack([sample.y.flatten() for sample in drawn]).float()
 
@@ -114,6 +140,7 @@ def measure(
     *,
     numbers: Sequence[int],
     named: bool,
+    distinct: bool = False,
 ) -> Score:
     """Attack these batches of one cell; the truth is compared afterwards."""
     augmentation, family = KINDS[cell.kind]
@@ -122,7 +149,7 @@ def measure(
     counts = torch.zeros(6, dtype=torch.long)
     seconds = 0.0
     for number in numbers:
-        x, y = batch_of(network, images, augmentation, cell.size, number)
+        x, y = batch_of(network, images, augmentation, cell.size, number, distinct)
         share = sl.capture(model, x, y)
         begun = time.process_time()
         found = read_batch(subject, share, knowledge)
@@ -162,6 +189,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", help="only these batch sizes")
     parser.add_argument("--kinds", nargs="*", help="only these kinds of label")
     parser.add_argument("--frozen", action="store_true", help="the client trains the head alone")
+    parser.add_argument("--bias", action="store_true", help="give the head a bias")
+    parser.add_argument("--distinct", action="store_true", help="no class twice in a batch")
     parser.add_argument("--unnamed", action="store_true", help="do not say the labels' family")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -182,11 +211,14 @@ def main() -> None:
             print(f"{cell.network} needs {network.lacking(shelf)}", file=sys.stderr)
             continue
         model = network.build(shelf)
+        if given.bias:
+            model = with_bias(model, network)
         if given.frozen:
             freeze_all_but_head(model, network)
         images = shelf.images(network.source)
         numbers = range(given.first, given.first + given.batches)
-        found = measure(cell, network, model, images, numbers=numbers, named=not given.unnamed)
+        options = {"named": not given.unnamed, "distinct": given.distinct}
+        found = measure(cell, network, model, images, numbers=numbers, **options)
         print(f"| {cell.network} | {cell.kind} | {cell.size} | {found.row} |", flush=True)
 
 

@@ -132,6 +132,58 @@ def one_step_more(source: Source, number: int) -> Sent:
     return Sent(share, first.knowledge, first.truth)
 
 
+def mixed_within(source: Source, number: int) -> Sent:
+    """Every input and label is mixed with the next one of the batch, each by its own part."""
+    x, y = source.draw(3, number)
+    part = torch.rand(3, generator=torch.Generator().manual_seed(number))
+    mixed = [
+        part.view(-1, *[1] * (each.ndim - 1)) * each
+        + (1 - part).view(-1, *[1] * (each.ndim - 1)) * each.roll(1, 0)
+        for each in (x, y)
+    ]
+    return source.sent(mixed[0], mixed[1], family=None)
+
+
+def weighed_clients(source: Source, number: int) -> Sent:
+    """Two clients of two samples are added up with weights that nobody says."""
+    one, other = (source.sent(*source.draw(2, 2 * number + i)) for i in (0, 1))
+    weight = 0.1 + 0.08 * (number % 10)
+    held = {k: weight * g + (1 - weight) * other.share[k] for k, g in one.share.items()}
+    share = sl.GradientShare(held, source.network.input_shape)
+    known = Knowledge(one.knowledge.family, samples=4)
+    return Sent(share, known, torch.cat([one.truth, other.truth]))
+
+
+def micro_batches(source: Source, number: int) -> Sent:
+    """Two steps with momentum on one sample each, sent as the mean of what moved."""
+    x, y = source.draw(2, number)
+    first = source.sent(x[:1], y[:1])
+    moved, rate = copy.deepcopy(source.model), 10.0 ** (-5 + number % 5)
+    with torch.no_grad():
+        for name, weight in moved.named_parameters():
+            weight.sub_(rate * first.share[name])
+    then = sl.capture(moved, x[1:], y[1:])
+    held = {name: (1.9 * g + then[name]) / 2 for name, g in first.share.items()}
+    share = sl.GradientShare(held, source.network.input_shape)
+    return Sent(share, Knowledge(first.knowledge.family, samples=2), y.double())
+
+
+def many_duplicates(source: Source, number: int) -> Sent:
+    """Two of sixteen samples are equal."""
+    x, y = source.draw(15, number)
+    return source.sent(torch.cat([x, x[:1]]), torch.cat([y, y[:1]]))
+
+
+def many_said_fewer(source: Source, number: int) -> Sent:
+    """Sixteen samples are announced as fifteen."""
+    return source.sent(*source.draw(16, number), samples=15)
+
+
+def many_said_more(source: Source, number: int) -> Sent:
+    """Sixteen samples are announced as seventeen."""
+    return source.sent(*source.draw(16, number), samples=17)
+
+
 CASES: Mapping[str, Callable[[Source, int], Sent]] = {
     "duplicates": duplicates,
     "duplicates, size not said": uncounted_duplicates,
@@ -144,6 +196,12 @@ CASES: Mapping[str, Callable[[Source, int], Sent]] = {
     "clipping": clipped,
     "clipping, scale unknown": clipped_and_said,
     "one local step more": one_step_more,
+    "mixed within the batch": mixed_within,
+    "two clients with other weights": weighed_clients,
+    "micro-batches with momentum": micro_batches,
+    "duplicates among sixteen": many_duplicates,
+    "sixteen said to be fifteen": many_said_fewer,
+    "sixteen said to be seventeen": many_said_more,
 }
 
 

@@ -14,13 +14,13 @@ import torch.nn.functional as F
 import softleak as sl
 from examples.flower.settings import NORM, Settings
 from softleak.audit.metrics import psnr
+from softleak.audit.reach import NoiseReach
 from softleak.audit.weakest import root_mean_square
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.defenses import GaussianNoise
 from softleak.labels.recover import recover
 from softleak.matching import Adam, Matching
-from softleak.matching.gauss_newton.reach import NoiseReach
 
 LEVELS = (2.0**-12, 0.125, 0.5, 1.0, 2.0, 4.0)  # of noise, in units of the update's own size
 

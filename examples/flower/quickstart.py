@@ -1,12 +1,11 @@
 """Run a federation with the settings of Flower's PyTorch quickstart.
 
-python -m examples.flower.quickstart [--guard] [--preview] [--clients 5] [--rounds 2] [--out DIR]
+python -m examples.flower.quickstart [--guard] [--clients 5] [--rounds 2] [--out DIR]
     [--images 4000] [--pack FILE] [--local-epochs 1]
 
 It trains a small CNN with batches of 32, SGD with momentum 0.9 and one local epoch. The round's
 config says so, and the server's monitor reads it there. It says which classes each client's update
-proves. With ``--guard`` every client has a guard that is told to stop that, and with ``--preview``
-it first simulates one step on its own batch.
+proves. With ``--guard`` every client has a guard that is told to stop that.
 
 A client of the quickstart trains on 4,000 images, in 125 steps. So do these: each has 40 embedded
 images of two classes, and shows them to the network mirrored and shifted until there are so many.
@@ -39,7 +38,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
 from softleak.audit import Leak
-from softleak.guard.flower import Action, BatchPreview, LeakageGuard, LeakageMonitor, Question
+from softleak.guard.flower import Action, LeakageGuard, LeakageMonitor, Question
 from softleak.guard.flower.guard import Source, fresh
 from softleak.paper import data
 
@@ -155,16 +154,6 @@ def guard(
     return LeakageGuard(network(), action, stop=stop, question=QUESTION, seeds=2, source=source)
 
 
-def preview() -> BatchPreview:
-    """Return a mod that says what one step on the client's own first batch would give away."""
-
-    def batch(context: Context) -> tuple[Tensor, Tensor]:
-        x, y = Client(int(context.node_config["partition-id"])).images()
-        return x[:BATCH], y[:BATCH]
-
-    return BatchPreview(network(), batch, question=QUESTION)
-
-
 class TimedFedAvg(FedAvg):
     """FedAvg that remembers when each round began."""
 
@@ -202,7 +191,6 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--guard", action="store_true", help="give every client a guard")
-    parser.add_argument("--preview", action="store_true", help="simulate one step beforehand")
     parser.add_argument("--clients", type=int, default=5, help="the number of clients")
     parser.add_argument("--rounds", type=int, default=2, help="the number of rounds")
     parser.add_argument("--images", type=int, default=4000, help="the images of a client")
@@ -212,7 +200,7 @@ def main() -> None:
         "--out", type=Path, default=Path("quickstart"), help="the folder of the page"
     )
     given = parser.parse_args()
-    mods: list[Mod] = [*([preview()] if given.preview else []), *([guard()] if given.guard else [])]
+    mods: list[Mod] = [guard()] if given.guard else []
     client, server = ClientApp(mods=mods), ServerApp()
 
     @client.train()

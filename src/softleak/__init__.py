@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from softleak.inversion.results import Inversion
     from softleak.labels.evidence.probes import probe
     from softleak.labels.recover import recover_label, recover_labels
+    from softleak.matching.choose import reconstruct
     from softleak.matching.problems import L2, Cosine
-    from softleak.matching.reconstruct import reconstruct, reconstruct_many
+    from softleak.matching.reconstruct import reconstruct_many
     from softleak.matching.reconstruction import Reconstruction
 
 __all__ = [
@@ -66,7 +67,8 @@ _NAMES_BY_MODULE = {
     "labels.evidence.probes": ("probe",),
     "labels.recover": ("recover_label", "recover_labels"),
     "matching": ("L2", "Cosine", "Reconstruction"),
-    "matching.reconstruct": ("reconstruct", "reconstruct_many"),
+    "matching.choose": ("reconstruct",),
+    "matching.reconstruct": ("reconstruct_many",),
     "core.results": ("BatchRecovery", "Candidate", "Evidence", "Recovery", "Status"),
     "core.share": ("GradientShare",),
     "core.subject": ("Subject",),

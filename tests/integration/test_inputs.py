@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import softleak as sl
-from softleak.audit import Truth, input_attacks
-from softleak.matching import Adam
+from softleak.audit import Truth
+from softleak.matching import Adam, choose
 from tests.integration.audits import audited, only
 
 NORMALISE = ("--normalise", "0/1")
@@ -111,7 +111,7 @@ def files(folder: Path, kind: type[nn.Module]) -> tuple[object, ...]:
 @pytest.fixture
 def _few_steps(monkeypatch):
     """A search of fewer steps than there is time for."""
-    monkeypatch.setattr(input_attacks, "Adam", partial(Adam, steps=STEPS))
+    monkeypatch.setattr(choose, "Adam", partial(Adam, steps=STEPS))
 
 
 @pytest.mark.usefixtures("_few_steps")

@@ -42,11 +42,8 @@ from softleak.inversion.texts.embeddings import TextPlan, text_plan
 from softleak.inversion.texts.read import read_bag, read_text
 from softleak.labels.fit import taken_for_noise
 from softleak.labels.otherwise import without_decay
-from softleak.matching.gauss_newton.method import GaussNewton
-from softleak.matching.optimisers import Adam
-from softleak.matching.reconstruct import Matching, usual_objective
+from softleak.matching.choose import InputSearch, Searched
 from softleak.matching.reconstruction import Reconstruction
-from softleak.matching.tasks import Noise
 from softleak.matching.unrolled import UnrolledMatching
 
 
@@ -145,38 +142,6 @@ def _computed(method: Method, found: Inversion, reason: Told, options: Options) 
     )
 
 
-# Gradients are matched from two starts. The number of steps is fixed beforehand, so that the
-# learning rate can fall to its end: short runs tell how long a step takes, the first warms up.
-MATCHING_STARTS = (Noise(0), Noise(1))
-REHEARSALS = (2, 8)  # the steps of the short runs
-PLANNED = 0.9  # the part of the time that is planned for
-FEWEST_STEPS = 50  # planned at least; the time limit ends them if need be
-
-
-def _matched(
-    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, seconds: float
-) -> tuple[Reconstruction, ...]:
-    """Match gradients from each start, with as many steps as the time allows."""
-    subject = replace(subject, said_shape=subject.input_shape)
-    count, objective = len(MATCHING_STARTS), usual_objective(recovery)
-
-    def run(steps: int, left: float) -> tuple[Reconstruction, ...]:
-        optimiser = Adam(steps=steps)
-        matching = Matching(
-            objective=objective, start=MATCHING_STARTS, optimiser=optimiser, seconds=left
-        )
-        return matching(subject, [share] * count, [recovery] * count)
-
-    begin = last = time.perf_counter()
-    for steps in REHEARSALS:
-        last = time.perf_counter()
-        run(steps, seconds)
-    now = time.perf_counter()
-    left = max(seconds - (now - begin), 0.0)
-    possible = int(PLANNED * left / (now - last) * REHEARSALS[-1])
-    return run(min(Adam().steps, max(FEWEST_STEPS, possible)), left)
-
-
 USUAL_CONTRAST = 0.25  # the standard deviation of a usual photograph's pixels, of range one
 LEAST_CONTRAST = 1e-12  # that every image is taken to have at least
 MOST_AGREEMENT = 120.0  # dB; more than that is equality
@@ -194,23 +159,51 @@ def agreement_of(one: Tensor, other: Tensor) -> float:
     return min(-20 * math.log10(USUAL_CONTRAST * off / max(own, LEAST_CONTRAST)), MOST_AGREEMENT)
 
 
-def match_input(
+def search_input(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
 ) -> InputFinding | None:
-    """Search for an input, or those of a batch, with a gradient near the share's, from two starts.
+    """Solve for the input, or those of a batch; match gradients if that explains nothing.
 
     None is returned if no time was given, or if nobody knows which input the model takes.
     """
+    found = InputSearch(options.seconds)(subject, share, recovery)
+    ending = _ending(found)
+    if found.settled and found.solved is not None:
+        told = _solution_described(found.solved, recovery, options)
+        return replace(told, attempts={GAUSS_NEWTON.id: told.ending})
     if options.seconds <= 0 or subject.input_shape is None:
         return None
-    found = _matched(subject, share, recovery, options.seconds)
-    best = min(found, key=lambda one: one.misfit)
-    if best.input is None:
-        return not_run(MATCHING.name, best.message)
-    to_pixels = normalisation_of(best.input, options.normalisation)
-    pixels = [_rows(one.input, to_pixels, recovery) for one in found if one.input is not None]
-    agreed = [agreement_of(*pair) for pair in zip(*pixels, strict=True) if len(pair) > 1]
-    agreement, shown = min(agreed, default=None), _rows(best.input, to_pixels, recovery)
+    outcome, why = ending
+    beside = because(Why.NOT_PROVED, why=why) if outcome is not Outcome.NOT_APPLICABLE else None
+    return replace(
+        _match_described(found, recovery, options), beside=beside,
+        certificate=None if found.solved is None else found.solved.certificate,
+        attempts={GAUSS_NEWTON.id: ending},
+    )  # fmt: skip
+
+
+def _ending(found: Searched) -> Ending:
+    """Return how Gauss–Newton ended."""
+    if found.idle:
+        return Outcome.NOT_APPLICABLE, found.idle
+    if found.solved is None:
+        return Outcome.NOT_CARRIED_OUT, found.failed or ""
+    return Outcome.of(found.solved.proved), found.solved.message
+
+
+def _match_described(
+    searched: Searched, recovery: Recovery | BatchRecovery, options: Options
+) -> InputFinding:
+    """Return the image of the least misfit as a finding; the next one says how they agree."""
+    every = [one for one in searched.ranked if one.input is not None]
+    if not every or every[0].input is None:
+        return not_run(MATCHING.name, searched.matched[0].message)
+    best, *others = every
+    to_pixels = normalisation_of(every[0].input, options.normalisation)
+    pair = [one.input for one in (best, *others[:1]) if one.input is not None]
+    pixels = [_rows(x, to_pixels, recovery) for x in pair]
+    agreed = [agreement_of(*both) for both in zip(*pixels, strict=True) if len(both) > 1]
+    agreement, shown = min(agreed, default=None), pixels[0]
     several = isinstance(recovery, BatchRecovery)
     reason = because(Why.MATCHED, several=several, misfit=best.misfit, agreement=agreement)
     return InputFinding(
@@ -227,65 +220,21 @@ def _rows(
     return tuple(pixels) if isinstance(recovery, BatchRecovery) else (pixels,)
 
 
-SOLVING_PART = 0.6  # of the time that solving for an image may take; matching has the rest
-SOLVING_RESTARTS = 2  # further starts from which the equations are solved
-SOLVING_METHOD = GaussNewton()
-
-
-def search_input(
-    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
-) -> InputFinding | None:
-    """Solve for the input of a smooth network; match gradients if that proves nothing."""
-    began = time.perf_counter()
-    found, ending = _solved(subject, share, recovery, options)
-    if found is not None and found.proved and found.input is not None and found.certificate:
-        to_pixels = normalisation_of(found.input, options.normalisation)
-        several = isinstance(recovery, BatchRecovery)
-        pixels = _rows(found.input, to_pixels, recovery)
-        proved = InputFinding(
-            Method.SOLVING, because(Why.SOLVED, several=several), pixels[0],
-            found.certificate.psnr_predicted(to_pixels.scale), determined=True,
-            to_pixels=to_pixels, misfit=found.misfit, certificate=found.certificate,
-            batch=pixels if several else (),
-        )  # fmt: skip
-        return replace(proved, attempts={GAUSS_NEWTON.id: proved.ending})
-    left = max(options.seconds - (time.perf_counter() - began), 0.0)
-    if options.seconds > 0:
-        left = max(left, (1 - SOLVING_PART) * options.seconds)
-    matched = match_input(subject, share, recovery, replace(options, seconds=left))
-    if matched is None:
-        return None
-    outcome, why = ending
-    beside = because(Why.NOT_PROVED, why=why) if outcome is not Outcome.NOT_APPLICABLE else None
-    certificate = None if found is None else found.certificate
-    return replace(
-        matched, beside=beside, certificate=certificate, attempts={GAUSS_NEWTON.id: ending}
-    )
-
-
-def _solved(
-    subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, options: Options
-) -> tuple[Reconstruction | None, Ending]:
-    """Return what Gauss–Newton found, if it was tried, and how it ended."""
-    shape, most = subject.input_shape, SOLVING_METHOD.dense
-    inputs, seconds = recovery.size if isinstance(recovery, BatchRecovery) else 1, options.seconds
-    try:
-        if seconds <= 0:
-            return None, (Outcome.NOT_APPLICABLE, because(Why.NO_TIME))
-        if not isinstance(shape, tuple):
-            return None, (Outcome.NOT_APPLICABLE, because(Why.NO_SHAPE))
-        if (unknowns := inputs * math.prod(shape)) > most:
-            many = because(Why.TOO_MANY_UNKNOWNS, unknowns=unknowns, most=most)
-            return None, (Outcome.NOT_APPLICABLE, many)
-        if why := SOLVING_METHOD.roughness(subject, shape):
-            return None, (Outcome.NOT_APPLICABLE, why)
-        part = SOLVING_PART * seconds
-        matching = Matching(optimiser=SOLVING_METHOD, restarts=SOLVING_RESTARTS, seconds=part)
-        (found,) = matching(replace(subject, said_shape=shape), [share], [recovery])
-    except Exception as error:  # the model's own code and torch may raise anything
-        raised = because(Why.NOT_RUN, name="it", error=in_a_line(error))
-        return None, (Outcome.NOT_CARRIED_OUT, raised)
-    return found, (Outcome.of(found.proved), found.message)
+def _solution_described(
+    found: Reconstruction, recovery: Recovery | BatchRecovery, options: Options
+) -> InputFinding:
+    """Return an image that explains the share as a finding, with the PSNR that is predicted."""
+    if found.input is None or found.certificate is None:
+        return not_run(GAUSS_NEWTON.name, found.message)
+    to_pixels = normalisation_of(found.input, options.normalisation)
+    several, pixels = isinstance(recovery, BatchRecovery), _rows(found.input, to_pixels, recovery)
+    reason = because(Why.SOLVED, several=several, open=found.certificate.undetermined)
+    return InputFinding(
+        Method.SOLVING, reason, pixels[0],
+        found.certificate.psnr_predicted(to_pixels.scale), determined=found.proved,
+        to_pixels=to_pixels, misfit=found.misfit, certificate=found.certificate,
+        batch=pixels if several else (),
+    )  # fmt: skip
 
 
 FIRST_LAYER = Method("FIRST_LAYER", "closed form, from the first layer's update", exact=True)

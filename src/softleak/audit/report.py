@@ -199,7 +199,7 @@ class Method:
 Method.NONE = Method("NONE", "not attempted")
 Method.QUOTIENT = Method("QUOTIENT", "one division, of the first layer's gradients", exact=True)
 Method.INVERSION = Method("INVERSION", "exact inversion, layer by layer", exact=True)
-Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True)
+Method.SOLVING = Method("SOLVING", "Gauss–Newton on the whole share", exact=True, covers_open=True)
 Method.MATCHING = Method("MATCHING", "gradient matching")
 Method.EMBEDDING = Method(
     "EMBEDDING", "closed form, from gradients of embeddings", exact=True, covers_open=True

@@ -26,6 +26,7 @@ from softleak.audit.input_attacks import embeddings, recover_input
 from softleak.audit.leaks import Leak
 from softleak.audit.metrics import label_error, psnr
 from softleak.audit.options import Options
+from softleak.audit.reach import NoiseReach
 from softleak.audit.report import (
     LEAK_RECOGNISABLE,
     AuditReport,
@@ -64,7 +65,6 @@ from softleak.inversion.chain import Chain, chain_of
 from softleak.inversion.results import Certainty, NoWay, Text
 from softleak.labels.composition import BatchReader
 from softleak.labels.recover import recover
-from softleak.matching.gauss_newton.reach import NoiseReach
 
 NAMED_Z = 3.0  # standard deviations below zero at which an attacker takes a class for proved
 
@@ -290,7 +290,7 @@ class Trial:
         label = self.target.label
         if label is None:
             return False
-        if leak is Leak.CLASS:
+        if leak is Leak.CLASS or _one_hot(label):
             own = int(label.argmax())
             return self.claimed == own or self.likely or own in self.left
         claims = class_of(self.recovery) is not None or listed(self.recovery)
@@ -300,7 +300,7 @@ class Trial:
         """Return whether an attack on an update of several samples proves a label, rightly."""
         found = read_batch(self.subject, self.sent, self.asked.knowledge.of(self.sent))
         labels = [one.label for one in found.proved if one.label is not None]
-        if leak is Leak.CLASS:
+        if leak is Leak.CLASS or all(map(_one_hot, self.target.samples)):
             classes = {int(label.argmax()) for label in self.target.samples}
             return bool(classes & ({int(label.argmax()) for label in labels} | self.left))
         pairs = product(labels, self.target.samples)
@@ -332,6 +332,11 @@ class Trial:
         if found.pixels is None or true is None or found.pixels.shape != true.shape:
             return False
         return psnr(found.pixels, true) >= LEAK_RECOGNISABLE
+
+
+def _one_hot(label: Tensor) -> bool:
+    """Return whether a label is a class, which is then all that it tells."""
+    return label.numel() > 1 and bool(label.max() == 1) and int((label != 0).sum()) == 1
 
 
 def recover_together(trials: Sequence[Trial]) -> None:

@@ -217,13 +217,16 @@ class HeadSpace:
         floor = SHORTEST_COLUMN * lengths.max() + absolute * len(gradient) ** 0.5
         columns = 1 / lengths.clamp_min(float(floor) or 1.0)
         gradient, weights = gradient * columns, weights / columns
-        U, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
+        _, S, Vh = torch.linalg.svd(gradient, full_matrices=False)
         relative = max(share.resolution(head.weight_name, head.dtype), OWN)
         usual = float(columns.square().mean().sqrt())
         absolute, smallest = absolute * usual, share.smallest(head.weight_name, head.dtype) * usual
         edge = 2 * sum(side**0.5 for side in gradient.shape) * absolute
         rank = int((SECOND_VALUE * relative * S[0] + edge < S).sum())
-        space = (U[:, :rank], S[:rank], Vh[:rank].T, weights, columns, torch.ones_like(offset))
+        # Rows of ``G V`` are exact to a part of their own size, ``U`` to one of the largest.
+        V = Vh[:rank].T
+        U = gradient @ V / S[:rank]
+        space = (U, S[:rank], V, weights, columns, torch.ones_like(offset))
         return cls(*space, offset, with_bias, float(rank), gradient, relative, absolute, smallest)
 
 

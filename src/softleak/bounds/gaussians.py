@@ -10,6 +10,7 @@ differences ``μ_c − μ_0`` enters: in a basis of their span the means are the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -46,15 +47,10 @@ class Successes:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Candidates whose updates differ by known means.
+    """Candidates whose updates differ by known means."""
 
-    Attributes:
-        gram: the inner products (C, C) of the differences of the means from any one point.
-        prior: the probability (C,) of each candidate.
-    """
-
-    gram: Tensor
-    prior: Tensor
+    gram: Tensor  # the inner products (C, C) of the differences of the means from any one point
+    prior: Tensor  # the probability (C,) of each candidate
 
     @property
     def chance(self) -> float:
@@ -100,14 +96,20 @@ class Mixture:
         """
         if self.best_attack(math.inf, trials, seed).interval[1] > target:
             return None
-        high = max(float(self.distances.max()), SHORTEST)
-        while self.best_attack(high, trials, seed).interval[1] > target:
-            high *= 2
-        low = high
-        while low > SHORTEST and self.best_attack(low, trials, seed).interval[1] <= target:
-            low /= 2
-        for _ in range(BISECTIONS):
-            middle = math.sqrt(low * high)
-            hides = self.best_attack(middle, trials, seed).interval[1] <= target
-            low, high = (low, middle) if hides else (middle, high)
-        return high
+        far = max(float(self.distances.max()), SHORTEST)
+        return weakest(
+            lambda noise: self.best_attack(noise, trials, seed).interval[1] <= target, far
+        )
+
+
+def weakest(hides: Callable[[float], bool], near: float) -> float:
+    """Return the weakest noise that hides, to a part in 10⁵; the search begins at ``near``."""
+    low = high = near
+    while not hides(high):
+        high *= 2
+    while low > SHORTEST and hides(low):
+        low /= 2
+    for _ in range(BISECTIONS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if hides(middle) else (middle, high)
+    return high

@@ -22,31 +22,18 @@ Noise = float | Mapping[str, float]
 
 @dataclass(frozen=True)
 class HiddenProof:
-    """How often the best possible attack names a secret, known or not.
+    """How often the best possible attack names a secret, known or not."""
 
-    Attributes:
-        success: the probability that it is right, an estimate.
-        interval: where that probability lies, with a confidence of 99 %.
-        chance: how often a guess without the update is right.
-        target: the probability below which the secret counts as hidden.
-        what: the kind of secret: "label", "input" or "word".
-        candidates: how many values it may have.
-        noise: the noise's standard deviation; of several by parameter, the smallest.
-        uniform: whether all candidates are equally likely.
-        samples: the samples of the client, all but one of which are known.
-        trials: the number of simulated attacks.
-    """
-
-    success: float
-    interval: tuple[float, float]
-    chance: float
-    target: float
-    what: Secret
-    candidates: int
-    noise: float
-    uniform: bool
-    samples: int
-    trials: int
+    success: float  # the probability that it is right, an estimate
+    interval: tuple[float, float]  # where that probability lies, with a confidence of 99 %
+    chance: float  # how often a guess without the update is right
+    target: float  # the probability below which the secret counts as hidden
+    what: Secret  # the kind of secret: "label", "input" or "word"
+    candidates: int  # how many values it may have
+    noise: float  # the noise's standard deviation; of several by parameter, the smallest
+    uniform: bool  # whether all candidates are equally likely
+    samples: int  # the samples of the client, all but one of which are known
+    trials: int  # the number of simulated attacks
 
     @property
     def hidden(self) -> bool:
@@ -125,21 +112,13 @@ def _proof(
 
 @dataclass(frozen=True)
 class Hiding:
-    """The weakest noise behind which a secret is proved hidden, and what it leaves of the update.
+    """The weakest noise that is proved to hide a secret, and what it leaves of the update."""
 
-    Attributes:
-        proof: what is proved behind that noise; None if no noise hides the secret so far.
-        declared: what is proved behind the noise that the update is said to carry, if any.
-        cosine: that between the update behind the weakest noise and the update itself.
-        wanted: the cosine that is asked for.
-        clients: how many clients' mean keeps it, if each adds that noise to an update like this.
-    """
-
-    proof: HiddenProof | None
-    declared: HiddenProof | None
-    cosine: float
-    wanted: float
-    clients: int
+    proof: HiddenProof | None  # behind that noise; None if no noise hides the secret so far
+    declared: HiddenProof | None  # behind the noise that the update is said to carry, if any
+    cosine: float  # that between the update behind the weakest noise and the update itself
+    wanted: float  # the cosine that is asked for
+    clients: int  # how many clients' mean keeps it, if each adds that noise to an update like this
 
     @property
     def affordable(self) -> bool:

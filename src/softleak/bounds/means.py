@@ -23,25 +23,21 @@ from softleak.core.errors import LabelError, ModelError, OptionError
 from softleak.core.forward import gradients_of, run_batch, seeded
 from softleak.core.input_spec import Inputs, assembled, pieces
 from softleak.core.share import GradientShare
+from softleak.defenses.defense import Defense, is_random
 
 Secret = Literal["label", "input", "word"]
 MOST_HELD = 1 << 29  # numbers of gradients held at a time
-COLUMNS = 1 << 18  # of them in float64 at a time
+COLUMNS = 1 << 14  # of them in float64 at a time, which stay in the cache
 MOST_LABELS = 4096  # combinations of zeros and ones that are listed unless candidates are given
 SEED = 0  # what a model draws while it is run, as dropout does, is the same for every candidate
 
 
 @dataclass(frozen=True, eq=False)
 class MeanDifferences:
-    """How the means of C candidates differ: ``μ_c − μ_0 = Σ_k A_ck v_k``, with few ``v_k``.
+    """How the means of C candidates differ: ``μ_c − μ_0 = Σ_k A_ck v_k``, with few ``v_k``."""
 
-    Attributes:
-        combinations: ``A`` (C, K).
-        vector: returns ``v_k``, all parameters in one (P,).
-    """
-
-    combinations: Tensor
-    vector: Callable[[int], Tensor]
+    combinations: Tensor  # ``A`` (C, K)
+    vector: Callable[[int], Tensor]  # returns ``v_k``, all parameters in one (P,)
 
     def gram(self) -> Tensor:
         """Return ``A V Aᵀ`` (C, C) with ``V`` the inner products of the vectors, in float64.
@@ -91,31 +87,18 @@ def flat(share: Mapping[str, Tensor], units: Mapping[str, float]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The values that a secret of one client may have.
+    """The values that a secret of one client may have."""
 
-    Attributes:
-        model: the network, in the mode the client uses.
-        client: how a share is made.
-        x: the inputs (B, …) of the client, as the model takes them.
-        labels: their labels (B, C).
-        values: the candidates: labels (N, C), inputs (N, …) or words (N,).
-        what: which of these they are.
-        sample: the sample of the batch that the secret belongs to.
-        place: the place of a word among the tokens of its sample.
-        defense: what happens to every share before the noise is added, such as clipping.
-        units: the noise of each parameter, where they differ: distances are measured in it.
-    """
-
-    model: nn.Module
-    client: Client
-    x: Inputs
-    labels: Tensor
-    values: Tensor
-    what: Secret = "label"
-    sample: int = 0
-    place: int = 0
-    defense: Callable[[GradientShare], GradientShare] | None = None
-    units: Mapping[str, float] = field(default_factory=dict)
+    model: nn.Module  # the network, in the mode the client uses
+    client: Client  # how a share is made
+    x: Inputs  # the inputs (B, …) of the client, as the model takes them
+    labels: Tensor  # their labels (B, C)
+    values: Tensor  # the candidates: labels (N, C), inputs (N, …) or words (N,)
+    what: Secret = "label"  # which of these they are
+    sample: int = 0  # the sample of the batch that the secret belongs to
+    place: int = 0  # the place of a word among the tokens of its sample
+    defense: Defense | None = None  # what happens to a share before the noise, such as clipping
+    units: Mapping[str, float] = field(default_factory=dict)  # each parameter's noise, if not one
 
     @classmethod
     def of(
@@ -129,10 +112,24 @@ class Candidates:
             raise OptionError(f'what should be "label", "input" or "word", got {found.what!r}')
         if not 0 <= found.sample < len(labels):
             raise OptionError(f"sample should be below {len(labels)}, got {found.sample}")
+        if found.defense is not None and is_random(found.defense):
+            raise OptionError("the defence before the noise should draw nothing: give its noise")
+        if found._draws():
+            raise ModelError(
+                "the model draws random numbers, so a bound holds for one draw: put it in eval mode"
+            )
         values = found._listed() if candidates is None else found._given(candidates)
         if len(values) < 2:
             raise OptionError(f"expected at least two candidates, got {len(values)}")
         return replace(found, values=values)
+
+    def _draws(self) -> bool:
+        """Return whether two runs of the model on the same inputs differ."""
+        found = []
+        for seed in (SEED, SEED + 1):
+            with seeded(seed, next(self.model.parameters())), torch.no_grad():
+                found.append(run_batch(self.model, self.x)[0])
+        return not torch.equal(*found)
 
     def _listed(self) -> Tensor:
         outputs = self.labels.shape[1]

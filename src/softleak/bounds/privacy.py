@@ -64,6 +64,27 @@ def gaussian_success(prior: float, mu: float) -> float:
     return float(ndtr(ndtri(prior) + mu))
 
 
+GRID = 2**0.25  # between one public noise multiplier and the next
+
+
+def least_multiplier(chance: float, target: float, rounds: int = 1) -> float:
+    """Return the least noise multiplier of a public grid, the powers of ``2^¼``, for a promise.
+
+    Behind noise of that many clipping norms no attack on so many updates is right about anything
+    with a probability above ``target``, if a guess is right with ``chance`` at most. The updates
+    are shortened as a whole, so that all that a client may send lies around zero within the norm.
+    """
+    from scipy.special import ndtri  # slow to import
+
+    if not 0 < chance < target < 1 or rounds < 1:
+        raise OptionError(
+            "expected a chance below a target, both between 0 and 1, and at least one round, got "
+            f"{chance!r}, {target!r} and {rounds!r}"
+        )
+    exact = math.sqrt(rounds) / float(ndtri(target) - ndtri(chance))
+    return float(GRID ** math.ceil(math.log(exact, GRID)))
+
+
 def delta_of(epsilon: float, mu: float) -> float:
     """Return the δ that Gaussian noise leaves at an ε, at ``μ = sensitivity / noise``."""
     from scipy.special import log_ndtr, ndtr  # slow to import

@@ -56,7 +56,7 @@ class Why(Enum):
     NOT_BORNE_OUT = auto()
     UNDETERMINED = auto()
     MATCHED = auto()  # several, misfit, agreement
-    SOLVED = auto()  # several
+    SOLVED = auto()  # several, open
     UNROLLED = auto()
     NOT_PROVED = auto()  # why
     NO_BETTER = auto()  # method

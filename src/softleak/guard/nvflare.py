@@ -16,11 +16,11 @@ from softleak.audit.weakest import Stopped
 from softleak.core.errors import MissingExtra, ModelError, OptionError, ShareError, how_to_install
 from softleak.core.share import GradientShare
 from softleak.guard.auditor import ClientUpdate, Question, Weights
-from softleak.guard.guard import Action, GuardPolicy, UpdateGuard
+from softleak.guard.guard import Action, GuardPolicy, Promise, UpdateGuard
 
 try:
     from nvflare.apis.analytix import AnalyticsDataType
-    from nvflare.apis.dxo import DXO, DataKind, from_shareable
+    from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
     from nvflare.apis.dxo_filter import DXOFilter
     from nvflare.apis.event_type import EventType
     from nvflare.apis.filter import ContentBlockedException
@@ -134,7 +134,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
 
     Args:
         model: the architecture of the federation, as ``package.module:factory`` or as a model.
-        action: ``warn``, ``defend`` or ``refuse``; an update that is refused is dropped.
+        action: ``warn``, ``defend``, ``refuse`` or ``prove``; an update that is refused is dropped.
         stop: the leaks that must not happen, such as ``input`` and ``class``.
         lr: the clients' learning rate; None if it is unknown.
         input_shape: the shape of one input; None to guess it from the model.
@@ -142,30 +142,26 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         model_args: the arguments of the factory.
         match_seconds: the time in which an image is solved for or matched; 0 attacks none.
         refuse_unattacked: whether an update is dropped if what must not leak was not attacked.
+        promise: what ``prove`` proves: ``clip``, ``chance``, ``target`` and ``rounds``. Metrics and
+            all else beside the arrays are then kept back, but for the number of steps.
         metrics: whether the outcome goes to the event stream, for analytics.
         loss: what the clients minimise: "ce", "bce" or "mse"; None to let the numbers decide.
     """
 
     def __init__(
-        self,
-        model: nn.Module | str,
-        action: str = "defend",
-        stop: Sequence[str] = ("input",),
-        lr: float | None = None,
-        input_shape: Sequence[int] | None = None,
-        seeds: int = 3,
-        model_args: Mapping[str, Any] | None = None,
-        match_seconds: float = 0.0,
-        refuse_unattacked: bool = False,
-        metrics: bool = True,
-        loss: str | None = None,
-    ) -> None:
+        self, model: nn.Module | str, action: str = "defend", stop: Sequence[str] = ("input",), lr:
+        float | None = None, input_shape: Sequence[int] | None = None, seeds: int = 3, model_args:
+        Mapping[str, Any] | None = None, match_seconds: float = 0.0, refuse_unattacked: bool =
+        False, promise: Mapping[str, Any] | None = None, metrics: bool = True, loss: str | None =
+        None,
+    ) -> None:  # fmt: skip
         super().__init__(supported_data_kinds=AUDITED_KINDS, data_kinds_to_filter=AUDITED_KINDS)
         policy = GuardPolicy(
             _action(action),
             frozenset(map(Leak.named, stop)),
             seeds,
             refuse_unattacked=refuse_unattacked,
+            promise=None if promise is None else Promise(**promise),
         )
         shape = None if input_shape is None else tuple(input_shape)
         question = Question(input_shape=shape, seconds=match_seconds, loss=loss)
@@ -174,6 +170,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         self._received: dict[str, Tensor] | None = None
         self._round = 0
         self._last: Stopped | None = None
+        self._proved = 0
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Keep the weights of a task before the client trains on them, perhaps in place."""
@@ -195,7 +192,8 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
             return make_reply(code)  # an error leaves, and nothing that may come with it
         try:
             for dxo in leaves(from_shareable(shareable)):
-                if dxo.data_kind not in (*AUDITED_KINDS, DataKind.METRICS):
+                passing = [] if self.guard.policy.promise else [DataKind.METRICS]
+                if dxo.data_kind not in (*AUDITED_KINDS, *passing):
                     raise ShareError(f"{dxo.data_kind} cannot be audited")
             return super().process(shareable, fl_ctx)
         except ContentBlockedException:
@@ -212,7 +210,7 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
             raise ShareError("the weights that this client received are not known")
         start = perf_counter()
         update = own_step(self._received, dxo, self.lr)
-        outcome = self.guard.outcome(update, self._last, np.random.default_rng())
+        outcome = self.guard.outcome(update, self._last, np.random.default_rng(), self._proved)
         seconds = perf_counter() - start
         self.guard.say(self._round, outcome, seconds)
         found = outcome.metrics(self.guard.policy.stop, seconds)
@@ -223,6 +221,10 @@ class LeakageFilter(DXOFilter):  # type: ignore[misc]
         if outcome.sent is None:
             return None
         self._last = outcome.stopped
+        if outcome.promise is not None:
+            self._proved += 1
+            held = {n: v for n, v in dxo.meta.items() if n == MetaKey.NUM_STEPS_CURRENT_ROUND}
+            dxo = DXO(dxo.data_kind, dxo.data, held)
         return defended_dxo(dxo, update, outcome.sent, self.guard.model)
 
     def _count(self, fl_ctx: FLContext, numbers: Mapping[str, float]) -> None:

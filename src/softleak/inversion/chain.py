@@ -18,7 +18,7 @@ from softleak.core.forward import forward_one
 from softleak.core.head import Head
 from softleak.core.subject import Subject
 from softleak.inversion.conv.layer import MOST_INPUTS, Conv
-from softleak.inversion.conv.rows import padding_of
+from softleak.inversion.conv.rows import Geometry, padding_of
 from softleak.inversion.results import NoWay
 from softleak.inversion.steps import (
     REMEDY,
@@ -232,7 +232,7 @@ def _module_step(
         case nn.Linear() if len(before) == 1:
             return Linear(name, module.weight.detach(), module.bias is not None)
         case nn.Conv2d() if _can_invert(name, module, before):
-            return Conv.named(name, module, (before[0], before[1], before[2]))
+            return Conv(name, module, Geometry.of(module, (before[1], before[2])))
         case nn.BatchNorm2d() | nn.BatchNorm1d() if module.running_mean is not None:
             return Affine.of(name, module, before)
         case nn.Flatten() | nn.Identity() | nn.Dropout() | nn.Dropout2d():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from typing_extensions import Unpack
 
-from softleak.core.errors import LabelError, ModelError, OptionError, ShareError, in_a_line
+from softleak.core.errors import ModelError, OptionError, in_a_line
 from softleak.core.head import Head
 from softleak.core.input_spec import Layout
 from softleak.core.loss import CROSS_ENTROPY
@@ -52,7 +52,6 @@ from softleak.matching.tasks import (
     Image,
     Job,
     LabelSource,
-    LabelStart,
     Noise,
     Recovered,
     RecoveredLabel,
@@ -92,9 +91,9 @@ class Prover:
         best = min(found, key=lambda one: one.misfit)
         rivals = [one for one in found if one is not best and one.explained]
         answer = self._answer(best, job)
-        if answer.proved and any(_apart(one, best) for one in rivals):
+        if answer.predicted and any(_apart(one, best) for one in rivals):
             reason = "another label explains the share as well, with another image"
-            return replace(answer, status=Status.CONVERGED, reason=reason)
+            return replace(answer, status=Status.CONVERGED, reason=reason, certificate=None)
         return answer
 
     def polish(self, job: Job, matched: Reconstruction) -> Reconstruction:
@@ -467,7 +466,8 @@ class Matching:
                 kinds.setdefault(job.kind, {})[i] = job
         if isinstance(self.optimiser, GaussNewton):
             prover = self._prover(self.optimiser, subject, self.restarts + 1, watch)
-            found |= {i: prover.run(job) for kind in kinds.values() for i, job in kind.items()}
+            for i, job in ((i, job) for kind in kinds.values() for i, job in kind.items()):
+                found[i] = prover.run(job)
         elif kinds:
             evaluations = self.used_optimiser.evaluations * (len(jobs) - len(found))
             dtype = self.dtype or next(iter(subject.parameters.values())).dtype
@@ -488,54 +488,6 @@ class Matching:
         limits = [limit for limit in (self.seconds, method.seconds) if limit is not None]
         stopping = Stopping(method.evaluations * attempts, min(limits, default=None), watch)
         return Prover(method, subject, attempts, stopping)
-
-
-def reconstruct(
-    model: nn.Module,
-    share: GradientShare,
-    recovery: Recovered = None,
-    *,
-    head: str | Head | None = None,
-    input_shape: tuple[int, ...] | None = None,
-    watch: Watch | None = None,
-    **settings: Unpack[MatchingSettings],
-) -> Reconstruction:
-    """Search for the input whose gradient comes nearest to a share (§4.3).
-
-    With a ``BatchRecovery``, all inputs of the batch are searched together. Each has its own label
-    and feature as targets; those of samples that were not found are free. The objective is then
-    ``Cosine(beta=2.0)`` by default, since features count only with a positive ``beta``.
-
-    Args:
-        model: the classifier, in the mode the client used. Nothing of it is changed.
-        share: what one client sent.
-        recovery: what ``recover_label`` or ``recover_batch`` found; without it, ``label`` must name
-            another source.
-        head: the last linear layer or its name, if it is not to be found.
-        input_shape: the shape of one input; by default the one that the share says.
-        watch: a handle to end the search early or to show its progress.
-        **settings: the fields of ``softleak.matching.Matching``, such as ``objective=sl.L2()``,
-            ``restarts=2`` or ``seconds=60``.
-
-    Returns:
-        The input, the label it was found with, and how the search ended; of a batch, the inputs
-        (B, …) and labels (B, C). A share that cannot be matched has a status that says why, and no
-        input.
-
-    Raises:
-        ModelError: if the model cannot be matched at all.
-        OptionError: if a setting is not of the kind it should be.
-    """
-    if not isinstance(share, GradientShare) and isinstance(share, (list, tuple)):
-        raise OptionError(
-            f"expected one GradientShare, got a {type(share).__name__} of {len(share)}; use "
-            "reconstruct_many(model, shares, recoveries) for several shares"
-        )
-    settings.setdefault("objective", usual_objective(recovery))
-    (found,) = reconstruct_many(
-        model, [share], [recovery], head=head, input_shape=input_shape, watch=watch, **settings
-    )
-    return found
 
 
 def reconstruct_many(
@@ -571,10 +523,10 @@ def reconstruct_many(
         expect(share, GradientShare, "a GradientShare")
     if not shares:
         return ()
-    return matching(_subject(model, shares, head, input_shape), shares, recoveries, watch=watch)
+    return matching(subject_of(model, shares, head, input_shape), shares, recoveries, watch=watch)
 
 
-def _subject(
+def subject_of(
     model: nn.Module,
     shares: Sequence[GradientShare],
     head: str | Head | None,
@@ -589,49 +541,3 @@ def _subject(
         except ModelError:  # one share may say a shape that the model does not take
             continue
     return replace(Subject.of(model, shapes[-1], head=head), said_shape=input_shape)
-
-
-def reconstruct_batch(
-    model: nn.Module, share: GradientShare, labels: Tensor, features: Tensor | None = None, *,
-    label_error: float = 0.0, method: GaussNewton | None = None, start: Start | None = None,
-    restarts: int = 0,
-) -> Reconstruction:  # fmt: skip
-    """Solve for all inputs of a batch together, by Gauss–Newton on its share.
-
-    Args:
-        model: the classifier, in the mode the client used. Nothing of it is changed.
-        share: what the client sent: the mean gradient of the batch. It says the inputs' shape.
-        labels: the soft labels (B, C) of the samples, as they were recovered.
-        features: the features (B, I) of the samples in the same order, if they were recovered. They
-            count with a relative error of 1e-4.
-        label_error: the error of each entry of the labels.
-        method: how the equations are solved; by default ``GaussNewton()``.
-        start: where the inputs (B, …) begin; by default at nearly grey noise.
-        restarts: how many further starts are tried until one explains the share.
-
-    Returns:
-        The inputs (B, …) and labels (B, C) with what is proved of them. The inputs are in the order
-        of the labels; samples of one label have no order.
-
-    Raises:
-        ShareError: if the share does not fit the model, or does not say the shape of its inputs.
-        LabelError: if the labels are not of shape (B, C).
-    """
-    expect(share, GradientShare, "a GradientShare")
-    shape = share.input_shape
-    if shape is None:
-        raise ShareError("the share does not say the shape of its inputs; set input_shape on it")
-    if not isinstance(shape, tuple):
-        raise ShareError("expected a model that takes a single tensor of numbers")
-    share.check_finite()
-    subject = Subject.of(model, shape)
-    share.check_shapes(subject.parameters)
-    if labels.ndim != 2 or labels.shape[1] != subject.head.classes:
-        raise LabelError(
-            f"expected labels of shape (B, {subject.head.classes}), got {tuple(labels.shape)}"
-        )
-    solver, begin = method or GaussNewton(), start or Noise()
-    known = BatchKnowledge(labels, label_error, features, 0.0 if features is None else 1e-4)
-    stopping = Stopping(solver.evaluations * (restarts + 1), solver.seconds)
-    job = Job(share, (len(labels), *shape), LabelStart(labels, free=False), None, begin)
-    return Prover(solver, subject, restarts + 1, stopping).run(job, [known])

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -16,7 +17,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from softleak.core.results import Status
+from softleak.core.results import Status, Told
+
+
+class Way(Enum):
+    """How an input was found."""
+
+    DIVISION = "one division of the first layer's gradients"
+    PATCHES = "closed form, from gradients of embeddings"
+    WALK = "exact inversion, layer by layer"
+    SOLVING = "Gauss–Newton on the whole share"
+    MATCHING = "gradient matching"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +40,9 @@ class Certificate:
     layers: Mapping[str, float] = field(default_factory=dict)  # misfits, in expected errors
     misfits: tuple[float, ...] = ()  # of the whole share after each step, in units of rounding
     error: Tensor | None = None  # the predicted standard error of each entry, if it is known
+    # The same if a direction that the share leaves open is as unsure as the inputs are wide; None
+    # unless leaving directions open is all that is missing for a proof.
+    expected: Tensor | None = None
     spectrum: Tensor | None = None  # the same along principal directions, the best first
     undetermined: int = 0  # how many directions the share does not determine
     seconds: float = 0.0  # how long it took
@@ -39,10 +53,11 @@ class Certificate:
         return math.inf if self.spectrum is None else float(self.spectrum[-1])
 
     def psnr_predicted(self, pixel: Tensor | float = 1.0) -> float:
-        """Return the PSNR in dB that ``error`` predicts, if one unit of input is so many pixels."""
-        if self.error is None:
+        """Return the PSNR in dB that errors predict, if one unit of input is so many pixels."""
+        error = self.error if self.expected is None else self.expected
+        if error is None:
             return -math.inf
-        return -10 * math.log10(float((self.error * pixel).square().mean()) + 1e-300)
+        return -10 * math.log10(float((error * pixel).square().mean()) + 1e-300)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +77,19 @@ class Reconstruction:
     reason: str = ""  # what did not fit, if the status is ``UNFIT``; or why nothing is proved
     error: Tensor | None = None  # the predicted standard error of each entry, if solved for
     certificate: Certificate | None = None  # what is proved and why, if solved for
+    way: Way | None = None  # how it was found, if that was left open
+    beside: Told | None = None  # why a stronger way did not find it
 
     @property
     def proved(self) -> bool:
         return self.status is Status.PROVED
+
+    @property
+    def predicted(self) -> bool:
+        """Return whether it explains the share, so that its error is known without any truth."""
+        if self.error is None or self.certificate is None:
+            return False
+        return self.certificate.expected is not None
 
     @property
     def psnr_predicted(self) -> float | None:

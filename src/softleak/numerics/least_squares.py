@@ -58,9 +58,6 @@ DIAGONAL_LIFTS = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-6)  # until the matrix can 
 REFINEMENTS = 6  # steps towards the solution of the rows themselves, at most
 STEP_TOLERANCE = 1e-3  # refinement stops at a step of this part of the error
 ERROR_DRAWS = 64  # from how many draws a standard error is computed; 64 tell it to a tenth
-# A factor in single precision is used if its smallest scaled pivot is larger than this. At 4·10⁻⁴
-# it is off by a hundredth in the worst direction.
-SMALLEST_SINGLE_PIVOT = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +78,7 @@ class Solution:
 class Factored:
     """A normal matrix N (n, n) and the Cholesky factor of its scaled form."""
 
-    normal: Tensor  # the matrix N, in single or in double precision
+    normal: Tensor  # the matrix N
     scale: Tensor  # the scale s (n,) that makes the diagonal of ``s N s`` one
     factor: Tensor  # the lower factor of ``s N s``, diagonal lifted; its upper half means nothing
     lifted: Tensor  # what was added to the diagonal of N (n,)
@@ -98,16 +95,6 @@ class Factored:
                 break
         return cls(normal, scale, factor, total / scale.square())
 
-    @classmethod
-    def in_single_precision(cls, normal: Tensor) -> Factored | None:
-        """Return the factorisation of N in float32, or None if it asks for more precision."""
-        scale, factor = _scaled(normal)
-        found = cholesky_in_place(factor)
-        sharp = factor.diagonal().min() ** 2 > SMALLEST_SINGLE_PIVOT  # not if it is nan
-        if not (found and sharp):
-            return None
-        return cls(normal, scale, factor, torch.zeros_like(scale))
-
     def inverse(self, right: Tensor) -> Tensor:
         return self._scaled_step(right) * self.scale
 
@@ -119,7 +106,7 @@ class Factored:
             x = x + step * self.scale
             if float(step.abs().max()) < STEP_TOLERANCE:
                 break
-        pivots = self.factor.diagonal().double()
+        pivots = self.factor.diagonal()
         draws = drawn(self.factor, ERROR_DRAWS)
         return Solution(
             x,
@@ -130,15 +117,13 @@ class Factored:
 
     def _scaled_step(self, slope: Tensor) -> Tensor:
         """Return ``N⁻¹ slope`` (n,) in units of the scale."""
-        right = (slope * self.scale).to(self.factor.dtype)
-        return solved(self.factor, right[:, None])[:, 0].double()
+        return solved(self.factor, (slope * self.scale)[:, None])[:, 0]
 
 
 def _scaled(normal: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scale s (n,), in double precision, and ``s N s`` (n, n) in that of N."""
-    scale = normal.diagonal().double().clamp_min(TINY).rsqrt()
-    own = scale.to(normal.dtype)
-    return scale, (normal * own).mul_(own[:, None])
+    """Return the scale s (n,) and ``s N s`` (n, n)."""
+    scale = normal.diagonal().clamp_min(TINY).rsqrt()
+    return scale, (normal * scale).mul_(scale[:, None])
 
 
 def solved(factor: Tensor, right: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ def worst(severities: Iterable[Severity]) -> Severity:
     return max(severities, key=lambda severity: severity.rank)
 
 
-UNMODELLED = ("Pruning", "int8")  # label recovery takes what these do for noise
+# No attack is made for what these do: it is taken for noise, or for a layer that is frozen.
+UNMODELLED = ("Pruning", "int8", "NVFlare", "Freezing")
 
 
 def advice(audit: Audit) -> Iterator[str]:
@@ -96,9 +97,13 @@ def _remedies(audit: Audit, leaked: frozenset[Leak]) -> Iterator[str]:
 def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
     """Return which defences ended every one of some attacks, and how sure that is."""
     names = listed([leak.value for leak in Leak if leak.defended and leak in leaks])
-    enough = [r for r in tried.responses if all(leak in r.stops for leak in leaks)]
+    ended = [r for r in tried.responses if all(leak in r.stops for leak in leaks)]
+    enough = [r for r in ended if not r.name.startswith(UNMODELLED)]
+    doubtful = [r.name for r in ended if r not in enough]
+    said = f" The attacks failed behind {listed(doubtful)} too, but none was made for that, so it"
+    caution = f"{said} is not recommended." if doubtful else ""
     if not enough:
-        return f"No defence that was tried ended every attack on {names}; combine them."
+        return f"No defence that was tried ended every attack on {names}; combine them.{caution}"
     words = [_setting(response, leaks) for response in enough]
     last = [[p.rates[k] for p in r.points if k in p.rates][-1] for r in enough for k in leaks]
     bound = max(rate.interval[1] for rate in last)
@@ -109,9 +114,7 @@ def defence_words(tried: WhatIf, leaks: frozenset[Leak]) -> str:
     unclaimed = [r.name for r in enough if r.unclaimed and Leak.LABEL in leaks]
     if unclaimed:
         said += f" Behind {listed(unclaimed)} some labels were still right, though not claimed."
-    if unmodelled := [r.name for r in enough if r.name in UNMODELLED]:
-        said += f" No attack here was made for {listed(unmodelled)}; one that is may succeed."
-    return said
+    return said + caution
 
 
 def _setting(response: Response, leaks: frozenset[Leak]) -> str:

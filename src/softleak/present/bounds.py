@@ -29,11 +29,7 @@ def proof_in_words(proof: HiddenProof) -> str:
 
 def proof_rests_on(proof: HiddenProof) -> Iterator[str]:
     """Yield what a proof rests on, in sentences."""
-    yield (
-        f"Every entry carries independent Gaussian noise of standard deviation {proof.noise:.3g} "
-        "or more, drawn once, of a size that was not chosen by looking at the update."
-    )
-    yield "Nothing but this one update is seen; further updates of the same sample add up."
+    yield from _of_every_bound(proof.noise)
     likely = "equally likely" if proof.uniform else "as likely as was said"
     yield f"The secret is one of {proof.candidates} candidates, {likely}."
     beside = "" if proof.samples == 1 else f", all other {proof.samples - 1} samples"
@@ -43,6 +39,18 @@ def proof_rests_on(proof: HiddenProof) -> Iterator[str]:
         "knows less is right less often."
     )
     yield f"The probability is that of {proof.trials} simulated attacks, with 99 % confidence."
+
+
+def _of_every_bound(noise: float) -> Iterator[str]:
+    yield (
+        f"Every entry carries independent Gaussian noise of standard deviation {noise:.3g} or "
+        "more, drawn once, of a size that was not chosen by looking at the update, and nobody can "
+        "predict it."
+    )
+    yield (
+        "Nothing but this one update is seen: no buffers such as those of BatchNorm, no loss of "
+        "the client, and no further updates of the same sample, which add up."
+    )
 
 
 def claim_in_words(found: ClaimCheck) -> str:

@@ -20,11 +20,10 @@ def _matched(several: bool, misfit: float, agreement: float | None) -> str:
     )
 
 
-def _solved(several: bool) -> str:
+def _solved(several: bool, open: int) -> str:
     fulfil = "these images fulfil" if several else "this image fulfils"
-    return (
-        f"the equations of all layers determine every pixel, and {fulfil} them to within rounding"
-    )
+    every = f"all but {open} directions" if open else "every pixel"
+    return f"the equations of all layers determine {every}, and {fulfil} them to within rounding"
 
 
 def _otherwise(classes: tuple[int, ...]) -> str:

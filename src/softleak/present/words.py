@@ -434,6 +434,11 @@ def resting_on(report: AuditReport) -> Iterator[str]:
             "The image that was found by a search is a candidate, not a proof: it counts as leaked "
             "if it explains the update and a second start led to the same image."
         )
+    elif found.pixels is not None and found.method == Method.SOLVING and not found.determined:
+        yield (
+            "The image explains the update, which leaves some directions open: the predicted error "
+            "takes these to be as unsure as images are in general."
+        )
     elif found.pixels is not None and found.method == Method.SOLVING:
         yield (
             "The image is the only one near it that explains the update, and none of its shifted, "

@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
+
 from softleak.audit.leaks import Leak, Severity
 from softleak.audit.report import Audit, Refusal
 from softleak.audit.sweeps import Point, Rate, Response, WhatIf
@@ -29,19 +31,25 @@ def test_the_worst_decides_and_what_is_not_known_is_not_nothing():
 
 def test_only_defences_that_end_every_attack_are_named_at_their_strongest_end():
     every = {Leak.LABEL: 0.9, Leak.INPUT: 0.5}
-    tried = WhatIf(
-        (response("Pruning", (8, 0), every), response("Clipping", (8, 8), {Leak.LABEL: 1.0})), 4, 2
-    )
+    noise = response("Gaussian noise", (8, 0), every)
+    tried = WhatIf((noise, response("Clipping", (8, 8), {Leak.LABEL: 1.0})), 4, 2)
     words = defence_words(tried, frozenset(every))
-    assert "Pruning (part kept 0.5 or less)" in words
+    assert "Gaussian noise (part kept 0.5 or less)" in words
     assert "Clipping" not in words
     assert "up to 32 %" in words
-    assert "No attack here was made for Pruning" in words
     assert "not claimed" not in words
-    unsure = replace(tried, responses=(replace(tried.responses[0], unclaimed=2),))
-    assert "Behind Pruning some labels were still right" in defence_words(unsure, frozenset(every))
+    unsure = replace(tried, responses=(replace(noise, unclaimed=2),))
+    assert "Behind Gaussian noise some labels were" in defence_words(unsure, frozenset(every))
     none = replace(tried, responses=tried.responses[1:])
     assert defence_words(none, frozenset(every)).startswith("No defence that was tried")
+
+
+@pytest.mark.parametrize("name", ["Pruning", "int8", "NVFlare SVTPrivacy, learning rate 0.1"])
+def test_no_defence_is_recommended_that_no_attack_was_made_for(name):
+    every = {Leak.LABEL: 0.9}
+    words = defence_words(WhatIf((response(name, (8, 0), every),), 4, 2), frozenset(every))
+    assert words.startswith("No defence that was tried")
+    assert f"failed behind {name} too, but none was made for that" in words
 
 
 def test_the_terms_of_a_setting_stand_behind_its_value():

@@ -259,3 +259,16 @@ def test_a_scale_of_zero_is_no_reading(lenet, logarithm):
     true = JointSystem(free, supports, torch.full((3, 10), 1e-6))
     here = torch.cat([torch.eye(3).flatten().double(), c, torch.zeros(1, dtype=torch.double)])
     assert Whole(true, here, 0.4).explained
+
+
+def test_small_rows_of_the_gradient_are_as_exact_as_large_ones():
+    """Those of a class that is hardly ever predicted tell what the labels of others are."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 40, bias=False)).double()
+    delta, x = torch.randn(40, 8, dtype=torch.double), torch.randn(8, 60, dtype=torch.double)
+    delta[4] *= 1e-14
+    G = delta @ x
+    share = sl.GradientShare({"1.weight": G}, (60,))
+    space = HeadSpace.of(Subject.of(model, (60,)).head, share)
+    again = (space.U * space.S) @ space.V.T / space.columns
+    assert float(((again - G).norm(dim=1) / G.norm(dim=1)).max()) < 1e-10

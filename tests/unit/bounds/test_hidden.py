@@ -11,9 +11,9 @@ from torch import nn
 import softleak as sl
 from softleak.bounds.hidden import weakest_hiding
 from softleak.bounds.means import Candidates, flat
-from softleak.core.errors import OptionError
+from softleak.core.errors import ModelError, OptionError
 from softleak.core.loss import BinaryCrossEntropy, CrossEntropy
-from softleak.defenses import Clip
+from softleak.defenses import Clip, GaussianNoise
 
 
 def network(outputs=4, norm=False):
@@ -149,6 +149,40 @@ def test_a_defence_before_the_noise_changes_the_means():
         sl.prove_hidden(model, x, y, noise=0.1, **more) for more in ({}, {"defense": Clip(0.1)})
     )
     assert clipped.success < open_.success
+
+
+def test_what_draws_has_no_bound():
+    model, (x, y) = network(), batch(1)
+    with pytest.raises(OptionError, match="should draw nothing"):
+        sl.prove_hidden(model, x, y, noise=1.0, defense=GaussianNoise(0.1, 0))
+    dropping = nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5), nn.Linear(7, 4))
+    with pytest.raises(ModelError, match="put it in eval mode"):
+        sl.prove_hidden(dropping.train(), x, y, noise=1.0)
+
+
+LOSSES = {
+    "focal": lambda z, t: -((1 - z.softmax(1)) ** 2 * t * z.log_softmax(1)).sum(1).mean(),
+    "smoothing": lambda z, t: nn.functional.cross_entropy(z, t, label_smoothing=0.2),
+    "hinge": lambda z, t: nn.functional.multi_margin_loss(z, t.argmax(1)),
+    "squares": lambda z, t: nn.functional.mse_loss(z.softmax(1), t),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("steps", [None, 5])
+def test_losses_of_ones_own(loss, steps):
+    model, (x, y) = network().double(), batch(3)
+    client = sl.Client(loss=loss) if steps is None else sl.Client(lr=0.1, steps=steps, loss=loss)
+    found = Candidates.of(model, x, y, client, sample=1)
+    torch.testing.assert_close(found.means().mixture().distances, distances(found))
+
+
+@pytest.mark.parametrize("steps", [None, 5])
+def test_targets_of_squares_as_a_finite_set(steps):
+    model, targets = network(1).double(), torch.tensor([0.0, 0.5, 2.0])
+    client = sl.Client(loss="mse") if steps is None else sl.Client(lr=0.1, steps=5, loss="mse")
+    found = Candidates.of(model, batch(2)[0], [0.3, 0.7], client, targets, sample=1)
+    torch.testing.assert_close(found.means().mixture().distances, distances(found))
 
 
 def test_noise_by_parameter():

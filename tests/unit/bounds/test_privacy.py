@@ -12,7 +12,14 @@ from scipy.stats import norm
 from torch import nn
 
 import softleak as sl
-from softleak.bounds.privacy import delta_of, epsilon_of, largest_success, success_curve
+from softleak.bounds.privacy import (
+    GRID,
+    delta_of,
+    epsilon_of,
+    largest_success,
+    least_multiplier,
+    success_curve,
+)
 from softleak.core.errors import OptionError
 from softleak.defenses import Clip
 
@@ -78,6 +85,16 @@ def test_the_classical_noise_keeps_its_promise_up_to_one_and_not_far_beyond():
         assert epsilon_of(noise, 1.0, 1e-5) < epsilon
     noise = math.sqrt(2 * math.log(1.25 / 1e-5)) / 100
     assert epsilon_of(noise, 1.0, 1e-5) > 100
+
+
+@pytest.mark.parametrize(("chance", "target", "rounds"), [(0.1, 0.2, 1), (1e-3, 0.05, 30)])
+def test_the_least_multiplier_of_the_grid_keeps_its_promise(chance, target, rounds):
+    found = least_multiplier(chance, target, rounds)
+    assert largest_success(chance, found, rounds=rounds) <= target
+    assert largest_success(chance, found / GRID, rounds=rounds) > target
+    assert math.log(found, GRID) == pytest.approx(round(math.log(found, GRID)))
+    with pytest.raises(OptionError, match="a chance below a target"):
+        least_multiplier(0.5, 0.5)
 
 
 def test_limits_and_mistakes():

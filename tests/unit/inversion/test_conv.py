@@ -11,6 +11,7 @@ from torch import nn
 import softleak as sl
 from softleak.core.errors import ShareError
 from softleak.inversion.conv.layer import PRIOR_FACTOR, Conv
+from softleak.inversion.conv.rows import Geometry
 from softleak.inversion.steps import ActivationStep, LayerState, inverse_of
 from tests.unit.inversion.examples import NO_GRADIENTS, conv_share, normal, state
 
@@ -20,7 +21,7 @@ SHAPE = (2, 6, 5)
 def made(outputs: int = 12, **options: object) -> tuple[nn.Conv2d, Conv, torch.Tensor]:
     torch.manual_seed(0)
     layer = nn.Conv2d(2, outputs, 3, padding=1, **options).double()
-    return layer, Conv.named("conv", layer, SHAPE), normal(*SHAPE)
+    return layer, Conv("conv", layer, Geometry.of(layer, SHAPE[1:])), normal(*SHAPE)
 
 
 @pytest.mark.parametrize("quick", [False, True])

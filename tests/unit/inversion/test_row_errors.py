@@ -38,14 +38,14 @@ def test_misfits_tell_how_much_larger_errors_are_than_expected(factor):
         g=rows.g + factor * rows.g_error * normal(*rows.g.shape, seed=8),
     )
     solution = noisy.rough_solution(300)
-    residual, scale = misfit(noisy, solution, smallest_factor=0.1, spare_rows=32)
+    residual, scale = misfit(noisy, solution)
     assert scale == residual == pytest.approx(factor, rel=0.1)
-    assert misfit(rows, x, 0.1, 32) == (pytest.approx(0, abs=1e-9), 0.1)
+    assert misfit(rows, x) == (pytest.approx(0, abs=1e-9), 0.1)
 
 
 def test_few_spare_rows_do_not_make_errors_smaller():
-    rows, x = exact_rows(curved=False, kernel_size=3, padding=1)
-    assert misfit(rows, x, smallest_factor=0.1, spare_rows=10**6)[1] == 1.0
+    rows, x = exact_rows(outputs=1, curved=False, kernel_size=3, padding=1)
+    assert misfit(rows, x)[1] == 1.0
 
 
 def test_a_lift_counts_as_much_as_the_input_may_be_large():

@@ -132,7 +132,7 @@ def test_of_two_passes_the_one_that_promises_more_is_kept(draw):
     assert kept.psnr_predicted >= quick.psnr_predicted
 
 
-def test_a_quick_pass_that_was_ended_early_is_finished_where_the_other_determines_nothing():
+def test_of_two_passes_that_determine_nothing_the_one_that_promises_more_is_kept():
     """Half of the rows are missing, so that both passes leave the input open."""
     torch.manual_seed(0)
     halves = {"kernel_size": 3, "stride": 2, "padding": 1}

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import softleak as sl
+from softleak.audit.reach import NoiseReach
 from softleak.core.errors import ModelError
 from softleak.core.subject import Subject
 from softleak.defenses import Clip, GaussianNoise, Prune, Withhold
 from softleak.matching.gauss_newton.metric import COLOUR_CORRELATION, CONTRAST, image_precision
-from softleak.matching.gauss_newton.reach import NoiseReach
 
 SHAPE = (3, 4, 5)
 PRIOR_PSNR = -20 * math.log10(CONTRAST)

@@ -9,7 +9,7 @@ from torch import nn
 import softleak as sl
 from softleak.core.results import Status
 from softleak.core.subject import Subject
-from softleak.matching import GaussNewton, reconstruct_batch
+from softleak.matching import GaussNewton, GivenLabel
 from softleak.matching.gauss_newton.certificate import changed_inputs
 from softleak.matching.gauss_newton.method import differ, far_starts, why_not_smooth
 
@@ -102,7 +102,8 @@ def test_a_batch_whose_samples_can_exchange_patches_is_not_proved():
     torch.manual_seed(3)
     x, y = torch.randn(2, 1, 6, 6), torch.randn(2, CLASSES).softmax(1)
     share = sl.capture(model, x, y)
-    found = reconstruct_batch(model, share, y, restarts=1)
+    label = GivenLabel(y.double())
+    found = sl.reconstruct(model, share, label=label, optimiser=GaussNewton(), restarts=1)
     assert found.status is not Status.PROVED
 
 

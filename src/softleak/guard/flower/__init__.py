@@ -14,17 +14,17 @@ except ImportError as error:
     ) from error
 
 from softleak.guard.auditor import ClientAudit, Question, RoundAudit
-from softleak.guard.flower.guard import BatchPreview, LeakageGuard
+from softleak.guard.flower.guard import LeakageGuard
 from softleak.guard.flower.monitor import AuditEngine, LeakageMonitor, Unfit
-from softleak.guard.guard import Action
+from softleak.guard.guard import Action, Promise
 
 __all__ = [
     "Action",
     "AuditEngine",
-    "BatchPreview",
     "ClientAudit",
     "LeakageGuard",
     "LeakageMonitor",
+    "Promise",
     "Question",
     "RoundAudit",
     "Unfit",

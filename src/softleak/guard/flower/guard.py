@@ -1,4 +1,4 @@
-"""Mods for a Flower client: a guard of its own update, and a preview of one step on its batch."""
+"""A mod for a Flower client: a guard of its own update."""
 
 from __future__ import annotations
 
@@ -27,14 +27,11 @@ from torch import Tensor, nn
 from softleak.audit.leaks import Leak
 from softleak.audit.sweeps import TREATMENTS, Treatment
 from softleak.audit.weakest import Make, Stopped
-from softleak.core.client import capture
 from softleak.core.errors import ShareError, SoftleakError
-from softleak.core.loss import named_loss
 from softleak.core.share import UNKNOWN, LocalTraining, read_settings
 from softleak.defenses.defense import GaussianNoise
-from softleak.guard.auditor import Auditor, ClientUpdate, Question, Weights
-from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, UpdateGuard
-from softleak.labels.composition import BatchReader
+from softleak.guard.auditor import ClientUpdate, Question, Weights
+from softleak.guard.guard import Action, GuardOutcome, GuardPolicy, Promise, UpdateGuard
 
 LEARNING_RATE_KEY = "lr"  # the name of the learning rate in the config of Flower's examples
 SAMPLES_METRIC = "num-examples"  # the metric in which a client counts its samples
@@ -146,26 +143,19 @@ class LeakageGuard:
         noise: makes a defence of a standard deviation and a source, such as ``GaussianNoise``.
         treatments: what may be done before the noise; ``(Treatment(),)`` is noise alone.
         refuse_unattacked: whether what must not leak and could not be attacked is kept back.
+        promise: what ``Action.PROVE`` proves of every update. All other records of a reply are then
+            left out, but for the number of samples: they would tell of the data without noise.
         metrics: whether the outcome is added to the reply's metrics, which strategies want alike.
         source: where the noise comes from. Anything but ``fresh`` is for experiments.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        action: Action,
-        *,
-        stop: frozenset[Leak] = frozenset({Leak.INPUT}),
-        lr: float | None = None,
-        question: Question | None = None,
-        seeds: int = 3,
-        noise: Make = GaussianNoise,
-        treatments: Sequence[Treatment] = TREATMENTS,
-        refuse_unattacked: bool = False,
-        metrics: bool = True,
-        source: Source = fresh,
-    ) -> None:
-        policy = GuardPolicy(action, stop, seeds, noise, treatments, refuse_unattacked)
+        self, model: nn.Module, action: Action, *, stop: frozenset[Leak] = frozenset({Leak.INPUT}),
+        lr: float | None = None, question: Question | None = None, seeds: int = 3, noise: Make =
+        GaussianNoise, treatments: Sequence[Treatment] = TREATMENTS, refuse_unattacked: bool =
+        False, promise: Promise | None = None, metrics: bool = True, source: Source = fresh,
+    ) -> None:  # fmt: skip
+        policy = GuardPolicy(action, stop, seeds, noise, treatments, refuse_unattacked, promise)
         self.guard = UpdateGuard(model, policy, question or Question())
         self.metrics, self._lr, self._source = metrics, lr, source
 
@@ -189,7 +179,7 @@ class LeakageGuard:
             key, record = only_arrays(reply.content)
             update = sent.sending(tensors(record), claimed_samples(reply.content))
             source = self._source(context, number)
-            outcome = self.guard.outcome(update, _remembered(context), source)
+            outcome = self.guard.outcome(update, _remembered(context), source, _proved(context))
         except SoftleakError as error:
             return self._unread(message, reply, number, str(error))
         self.guard.say(number, outcome, perf_counter() - start)
@@ -198,7 +188,7 @@ class LeakageGuard:
         if outcome.sent is not None:
             state = update.after(outcome.sent, self.guard.model)
             reply.content[key] = ArrayRecord({name: Array(state[name].numpy()) for name in record})
-            _remember(context, outcome)
+            _keep_told(reply, update, context, outcome)
         if self.metrics:
             add_metrics(reply, outcome.metrics(self.guard.policy.stop, perf_counter() - start))
         return reply
@@ -226,13 +216,28 @@ def add_metrics(reply: Message, metrics: dict[str, float]) -> None:
         held[name] = value
 
 
-def _remember(context: Context, outcome: GuardOutcome) -> None:
-    """Keep the setting of the defence for the next round."""
+def _keep_told(
+    reply: Message, update: ClientUpdate, context: Context, outcome: GuardOutcome
+) -> None:
+    """Keep for the next round the setting of the defence, or how many updates were proved.
+
+    Of an update that is proved hidden nothing else is told than its arrays and its samples.
+    """
+    if outcome.promise is not None:
+        context.state[CONTEXT_KEY] = ConfigRecord({"proved": _proved(context) + 1})
+        key, arrays = only_arrays(reply.content)
+        counted = MetricRecord({SAMPLES_METRIC: update.samples} if update.samples else {})
+        reply.content = RecordDict({key: arrays, "metrics": counted})
     if outcome.stopped is not None:
         treatment = outcome.stopped.treatment
         context.state[CONTEXT_KEY] = ConfigRecord(
             {"setting": outcome.stopped.setting, "kept": treatment.kept, "length": treatment.length}
         )
+
+
+def _proved(context: Context) -> int:
+    held = context.state.config_records.get(CONTEXT_KEY) or ConfigRecord()
+    return int(str(held.get("proved", 0)))
 
 
 def _remembered(context: Context) -> Stopped | None:
@@ -244,65 +249,3 @@ def _remembered(context: Context) -> Stopped | None:
         return None
     setting, kept, length = values
     return Stopped(setting, None, Treatment(kept, length))
-
-
-OwnBatch = Callable[[Context], tuple[Tensor, Tensor]]  # inputs (B, …) and classes or labels
-
-
-class BatchPreview:
-    """A mod for ``ClientApp(mods=[…])`` that simulates one step on the client's own batch.
-
-    It compares what one gradient of one batch at the weights received proves with the classes that
-    are there. Nothing is sent but numbers.
-
-    Args:
-        model: the architecture of the federation; the weights are those received.
-        batch: returns one batch of the client's own data: inputs (B, …) and their classes (B,).
-        question: what is known beforehand, such as the shape of an input.
-        metrics: whether ``preview-…`` numbers are added to the reply's metrics.
-    """
-
-    def __init__(
-        self, model: nn.Module, batch: OwnBatch, *, question: Question | None = None,
-        metrics: bool = True,
-    ) -> None:  # fmt: skip
-        self._auditor, self._batch = Auditor(model, question or Question()), batch
-        self.metrics = metrics
-
-    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Say what one step would give away, and let the client train."""
-        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
-            return call_next(message, context)
-        found: dict[str, float] = {}
-        try:
-            _, received = only_arrays(message.content)
-            found = self._simulated(tensors(received), context)
-        except SoftleakError as error:
-            LOGGER.warning("the client's own batch could not be simulated: %s", error)
-        reply = call_next(message, context)
-        if self.metrics and found and not reply.has_error():
-            add_metrics(reply, found)
-        return reply
-
-    def _simulated(self, state: Weights, context: Context) -> dict[str, float]:
-        """Return what one gradient of one batch proves, and how long it took to find out."""
-        start = perf_counter()
-        subject = self._auditor.subject(state)
-        x, y = self._batch(context)
-        share = capture(subject.model, x, y, named_loss(self._auditor.question.loss or "ce"))
-        simulated = perf_counter()
-        read = subject.once(BatchReader.of).read(share, len(x))
-        own = set((y if y.ndim == 1 else y.argmax(1)).tolist())
-        proved = set(read.raised)
-        LOGGER.info(
-            "one step on %d samples of %d classes would prove %d of these classes, and at least "
-            "%d gradients", len(x), len(own), len(proved & own), read.gradients,
-        )  # fmt: skip
-        return {
-            "preview-samples": float(len(x)),
-            "preview-classes": float(len(own)),
-            "preview-proved": float(len(proved & own)),
-            "preview-gradients": float(read.gradients),
-            "preview-step-seconds": simulated - start,
-            "preview-seconds": perf_counter() - start,
-        }

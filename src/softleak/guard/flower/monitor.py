@@ -355,17 +355,10 @@ class LeakageMonitor(Strategy):
     """
 
     def __init__(
-        self,
-        strategy: Strategy,
-        model: nn.Module,
-        *,
-        lr: float | None = None,
-        question: Question | None = None,
-        folder: str | PathLike[str] | None = None,
-        class_names: Sequence[str] = (),
-        unfit: Unfit = Unfit.PASS_ON,
-        engine: AuditEngine = AuditEngine.INLINE,
-    ) -> None:
+        self, strategy: Strategy, model: nn.Module, *, lr: float | None = None, question: Question |
+        None = None, folder: str | PathLike[str] | None = None, class_names: Sequence[str] = (),
+        unfit: Unfit = Unfit.PASS_ON, engine: AuditEngine = AuditEngine.INLINE,
+    ) -> None:  # fmt: skip
         self.strategy = strategy
         self.seconds: dict[int, float] = {}
         self._lr, self._unfit = lr, unfit

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
 
 from softleak.core.share import GradientShare
-from softleak.inversion.conv.rows import Geometry, Rows, approximate_inverse, looks, normal_matrix
+from softleak.inversion.conv.rows import Geometry, Rows, approximate_inverse, normal_matrix
 from softleak.inversion.results import LayerReport
 from softleak.inversion.steps import LayerState, gradient
 from softleak.numerics.least_squares import (
@@ -22,7 +21,6 @@ from softleak.numerics.least_squares import (
     TINY,
     Factored,
     conjugate_gradients,
-    reproducible_noise,
 )
 
 ROUGH_STEPS = 30  # of conjugate gradients to the point around which δ is linearised
@@ -34,39 +32,8 @@ SINGLE_PRECISION_LIFT = 1e-6  # of the diagonal, added for single precision to f
 QUICK_STEPS = 40  # of conjugate gradients at most
 QUICK_STARTS = 3  # from the last solution, since rounding adds up
 QUICK_TOLERANCE = 1.0  # squared distance from the solution in standard errors, over all unknowns
-RATIO_STEPS = 12  # that tell by how much rows say less than when they were factored
-SMALLEST_RATIO = 0.25  # rows that say less than this part in a direction are factored again
 
 Apply = Callable[[Tensor], Tensor]
-
-
-def least_ratio(product: Apply, inverse: Apply, diagonal: Tensor, steps: int) -> float:
-    """Return about the smallest eigenvalue of ``N⁻¹ M``, by Lanczos's method.
-
-    If it is ``c``, then ``M ≥ c N``, so that no variance in ``M⁻¹`` is larger than ``1/c`` times
-    that in ``N⁻¹``. The method finds an eigenvalue that stands apart from the others in few steps,
-    and comes from above.
-
-    ``product`` and ``inverse`` multiply vectors (n,) by M and by ``N⁻¹``; the diagonal (n,) of N
-    sizes a random start.
-    """
-    left = reproducible_noise((len(diagonal), 1), diagonal)[:, 0] * diagonal.sqrt()
-    before = torch.zeros_like(left)
-    own, beside = [], []
-    for _ in range(min(steps, len(diagonal))):
-        turned = inverse(left)
-        length = (turned @ left).clamp_min(0.0).sqrt()
-        if not float(length) > 0:  # nothing is left, or a number is not finite
-            break
-        q, p = turned / length, left / length
-        image = product(q)
-        own.append(q @ image)
-        beside.append(length)
-        left = image - own[-1] * p - length * before
-        before = p
-    side = torch.stack(beside)[1:] if beside else diagonal[:0]
-    matrix = torch.stack(own).diag() + side.diag(1) + side.diag(-1) if own else torch.zeros(1, 1)
-    return float(torch.linalg.eigvalsh(matrix)[0]) if bool(matrix.isfinite().all()) else 0.0
 
 
 def with_unseen(variance: Tensor, rows: Rows, lifted: Tensor) -> Tensor:
@@ -102,17 +69,15 @@ def ridge_part(inverse: Apply, ridge: Tensor, start: Tensor, steps: int) -> floa
     return held
 
 
-def misfit(
-    rows: Rows, x: Tensor, smallest_factor: float = SMALLEST_FACTOR, spare_rows: int = SPARE_ROWS
-) -> tuple[float, float]:
+def misfit(rows: Rows, x: Tensor) -> tuple[float, float]:
     """Return the root mean square of the misfits at a solution, and the factor it puts on errors.
 
-    With fewer rows beyond the unknowns than ``spare_rows``, the factor is one or more.
+    With fewer rows beyond the unknowns than ``SPARE_ROWS``, the factor is one or more.
     """
     spare = rows.count - x.numel()
     squares = max(rows.squared_misfit(x), 0.0)  # rounding may make the sum negative
     residual = (squares / max(spare, rows.count / 10, 1)) ** 0.5
-    smallest = smallest_factor if spare >= spare_rows else 1.0
+    smallest = SMALLEST_FACTOR if spare >= SPARE_ROWS else 1.0
     return residual, max(residual, smallest)
 
 
@@ -126,21 +91,13 @@ class SolvedRows:
     residual: float  # the root mean square of the rows' misfits in units of their expected errors
     error_factor: float  # by what the misfits say that all expected errors have to be multiplied
     determined: bool  # whether the rows determine every direction of the input
-    # The factored inverse covariance (n, n), which only the thorough solver computes.
-    factored: Factored | None = None
-
-    @property
-    def precision(self) -> Tensor | None:
-        """Return the inverse covariance (n, n), if it was computed."""
-        if self.factored is None:
-            return None
-        return self.factored.normal.double() / self.error_factor**2
+    precision: Tensor | None = None  # the inverse covariance (n, n), if it was computed
 
 
 def solve_thoroughly(rows: Rows) -> SolvedRows:
     """Return the solution with correlated errors and a δ that moves with the output."""
     around = rows.rough_solution(ROUGH_STEPS)
-    factored = _factored(rows, around)
+    factored = Factored.of(normal_matrix(rows, around))
     found = factored.solve(lambda x: rows.slope(x, around), around)
     residual, factor = misfit(rows, found.value)
     ridge = rows.prior_size**-2 + factored.lifted
@@ -150,45 +107,8 @@ def solve_thoroughly(rows: Rows) -> SolvedRows:
     variance = with_unseen(found.error.square(), rows, factored.lifted)
     return SolvedRows(
         found.value, variance.sqrt() * factor, found.condition, residual, factor, determined,
-        factored,
+        factored.normal / factor**2,
     )  # fmt: skip
-
-
-def solve_again(rows: Rows, last: SolvedRows) -> SolvedRows | None:
-    """Return the solution of rows that have hardly changed, or None if they have changed too much.
-
-    The last factorisation is nearly the inverse of their normal matrix, and conjugate gradients
-    get to the solution in few steps. The errors are those of before. The rows say at least a
-    quarter of what they said in every direction, so that no error is more than twice as large; on
-    trained LeNets it was up to 1.12 times as large.
-    """
-    if last.factored is None:
-        return None
-    x, converged = _descended(rows, last.value, last.factored.inverse)
-    if not converged:
-        return None
-    kept = least_ratio(
-        lambda v: rows.normal_product(v, x), last.factored.inverse,
-        last.factored.normal.diagonal().double(), RATIO_STEPS,
-    )  # fmt: skip
-    if kept < SMALLEST_RATIO:
-        return None
-    residual, factor = misfit(rows, x)
-    error = last.error * (factor / last.error_factor)
-    return replace(last, value=x, error=error, residual=residual, error_factor=factor)
-
-
-def _factored(rows: Rows, around: Tensor) -> Factored:
-    """Return the factored normal matrix, in single precision where that is likely to be enough.
-
-    Where outputs are few, gradients say most of the input, and its directions are told about
-    equally well. Where they are not after all, the matrix is built and factored again.
-    """
-    if rows.few_outputs:
-        found = Factored.in_single_precision(normal_matrix(rows, around, torch.float))
-        if found is not None:
-            return found
-    return Factored.of(normal_matrix(rows, around))
 
 
 def solve_quickly(rows: Rows) -> SolvedRows:
@@ -239,26 +159,24 @@ LINEARISATIONS = 3  # of the activation above, at most
 
 
 @dataclass(frozen=True, eq=False)
-class Conv(Geometry):
+class Conv:
     """A convolution of a chain, with what the inversions of all shares have in common."""
 
     name: str  # the layer's name in the model
     layer: nn.Conv2d  # the layer
-    input_shape: tuple[int, int, int]  # the shape (C, H, W) of its input
+    geometry: Geometry  # where it looks
     quick: bool = False  # whether all errors are taken as independent, which is cheaper
     lowest: bool = False  # whether no layer below needs the precision of the input
 
-    @classmethod
-    def named(cls, name: str, layer: nn.Conv2d, input_shape: tuple[int, int, int]) -> Conv:
-        """Return a layer prepared for inputs of one shape (C, H, W)."""
-        return cls(*looks(layer, input_shape[1:]), name, layer, input_shape)
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        return (self.layer.in_channels, *self.geometry.size)
 
     def back(self, out: LayerState, share: GradientShare) -> tuple[LayerState, LayerReport]:
         gradient(share, f"{self.name}.weight", self.layer.weight)
-        found: list[SolvedRows] = []
         for _ in range(LINEARISATIONS):
             groups = self.rows(out.with_independent_errors() if self.quick else out, share)
-            found = [self._solved(*pair) for pair in zip_longest(groups, found)]
+            found = [self._solved(rows) for rows in groups]
             pairs = zip(groups, found, strict=True)
             z = torch.cat([rows.forward(f.value) for rows, f in pairs]) + self.bias
             moved = out.moved(z) if out.moved else None
@@ -269,16 +187,6 @@ class Conv(Geometry):
         delta = out.delta + out.curvature * (z - out.value)
         below = self._delta_in(delta, out.delta_error, self.resolution(share))
         return self._state(found, below, out.scale_error), self._report(groups, found)
-
-    def least_error(self, out: LayerState, share: GradientShare) -> Tensor:
-        """Return the standard error (C, H, W) that each entry had if all others were known.
-
-        It takes no system to be solved, and no pass can predict less, but for rows that agree
-        better than expected.
-        """
-        groups = self.rows(out.with_independent_errors(), share)
-        precision = torch.cat([rows.normal_diagonal() for rows in groups])
-        return precision.rsqrt().view(self.input_shape)
 
     @property
     def bias(self) -> Tensor | float:
@@ -302,7 +210,7 @@ class Conv(Geometry):
         prior_size = PRIOR_FACTOR * input_size
         split = zip(*(part.chunk(groups) for part in parts), strict=True)
         return [
-            Rows(self, k, y, e, d, c, own, off, precision, out.measurements, prior_size)
+            Rows(self.geometry, k, y, e, d, c, own, off, precision, out.measurements, prior_size)
             for k, y, e, d, c, own, off in split
         ]
 
@@ -341,12 +249,10 @@ class Conv(Geometry):
         positions: float = delta[0].numel() ** 0.5
         return float((largest[clear] / size[clear]).amax()) / positions or 1.0
 
-    def _solved(self, rows: Rows, last: SolvedRows | None) -> SolvedRows:
+    def _solved(self, rows: Rows) -> SolvedRows:
         """Return the solution of one group; averages always need the thorough solver."""
-        if self.quick and rows.precision is None:
-            return solve_quickly(rows)
-        again = solve_again(rows, last) if self.lowest and last is not None else None
-        return solve_thoroughly(rows) if again is None else again
+        quickly = self.quick and rows.precision is None
+        return solve_quickly(rows) if quickly else solve_thoroughly(rows)
 
     def _state(
         self, found: list[SolvedRows], below: tuple[Tensor, Tensor], scale_error: float
@@ -373,6 +279,6 @@ class Conv(Geometry):
     def _delta_in(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return ``∂L/∂x = Kᵀ ∗ δ`` (C, H, W) and its error, from that of δ and from rounding."""
         weight, groups = self.layer.weight.detach().double(), self.layer.groups
-        before = self.transposed(delta[None], weight, groups)[0]
-        moved = self.transposed(error.square()[None], weight.square(), groups)[0]
+        before = self.geometry.transposed(delta[None], weight, groups)[0]
+        moved = self.geometry.transposed(error.square()[None], weight.square(), groups)[0]
         return before, moved.sqrt() + 4 * eps * (before.abs() + before.abs().mean())

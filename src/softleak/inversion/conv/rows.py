@@ -4,16 +4,12 @@ Let T be the convolution's matrix, Λ the diagonal precision of its output, and 
 the kernel see of a channel, of any channel. If δ does not move with the output, the normal matrix
 is ``TᵀΛT + I ⊗ DᵀD``. Its approximate inverses are for conjugate gradients on the rows themselves:
 one is a factorisation in single precision, the other is cheaper where outputs are few.
-
-For many columns at once the transpose of a convolution is a product of matrices. The outputs are
-cut into tiles of a few positions. What a tile adds to the input is the product of one small matrix,
-the same for all tiles, with the tile's columns.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
@@ -47,7 +43,20 @@ class Geometry:
     @classmethod
     def of(cls, layer: nn.Conv2d, size: tuple[int, int]) -> Geometry:
         """Return the geometry of a layer with zero padding, for inputs of one size (H, W)."""
-        return cls(*looks(layer, size))
+        padding = padding_of(layer)
+        if padding is None:
+            raise ModelError(
+                f"expected the same padding on both sides, got {layer.padding!r}; "
+                "give the padding in numbers"
+            )
+        kernel, stride, dilation = (
+            (a, b) for a, b in (layer.kernel_size, layer.stride, layer.dilation)
+        )
+        count = math.prod(size)
+        index = torch.arange(1, count + 1, dtype=torch.double, device=layer.weight.device)
+        seen = F.unfold(index.view(1, 1, *size), kernel, dilation, padding, stride)
+        plane = seen[0].T.long() - 1
+        return cls(kernel, stride, padding, dilation, size, torch.where(plane < 0, count, plane))
 
     def forward(self, x: Tensor, kernel: Tensor, groups: int = 1) -> Tensor:
         """Return ``K ∗ x`` (N, Co, Ho, Wo) of a batch of inputs (N, C, H, W)."""
@@ -77,59 +86,15 @@ class Geometry:
     def add_local(self, matrix: Tensor, blocks: Tensor) -> None:
         """Add to a matrix (n, n), in place, what each position adds to the entries that it sees.
 
-        The positions at which two taps see two pixels lie on one diagonal of the matrix, so that
-        each pair of taps is one addition to a strided view.
-
-        The matrix is contiguous, over the n = C·H·W entries of the input; ``blocks`` are what each
-        position adds to each pair of entries: (C, k, C, k, Ho, Wo).
+        The matrix is over the n = C·H·W entries of the input; ``blocks`` are what each position
+        adds to each pair of entries: (C, k, C, k, L).
         """
-        (height, width), (down, across), count = self.size, self.stride, len(matrix)
-        channels, plane = len(blocks), height * width
-        steps = (plane * count, plane, down * width * (count + 1), across * (count + 1))
-        for (a, ya, xa), (b, yb, xb) in product(self._taps(), repeat=2):
-            rows = _shared_positions(ya, yb, down, height, blocks.shape[-2])
-            columns = _shared_positions(xa, xb, across, width, blocks.shape[-1])
-            if not rows or not columns:
-                continue
-            seen = blocks[:, a, :, b, rows.start : rows.stop, columns.start : columns.stop]
-            y, x = down * rows.start, across * columns.start
-            start = ((y + ya) * width + x + xa) * count + (y + yb) * width + x + xb
-            size = (channels, channels, len(rows), len(columns))
-            matrix.as_strided(size, steps, start).add_(seen)
-
-    def _taps(self) -> Iterator[tuple[int, int, int]]:
-        """Yield each tap's number, and the row and column that it sees from the first position."""
-        for y, x in product(*map(range, self.kernel)):
-            down, across = y * self.dilation[0], x * self.dilation[1]
-            yield y * self.kernel[1] + x, down - self.padding[0], across - self.padding[1]
-
-
-def _shared_positions(a: int, b: int, stride: int, size: int, count: int) -> range:
-    """Return which of ``count`` positions along one axis let two taps see no padding."""
-    low, high = min(a, b), max(a, b)
-    return range(max(0, -(low // stride)), min(count, (size - 1 - high) // stride + 1))
-
-
-Pair = tuple[int, int]
-
-
-def looks(layer: nn.Conv2d, size: Pair) -> tuple[Pair, Pair, Pair, Pair, Pair, Tensor]:
-    """Return the fields of the geometry of a layer with zero padding, for inputs of one size."""
-    padding = padding_of(layer)
-    if padding is None:
-        raise ModelError(
-            f"expected the same padding on both sides, got {layer.padding!r}; "
-            "give the padding in numbers"
-        )
-    kernel, stride, dilation = (
-        (a, b) for a, b in (layer.kernel_size, layer.stride, layer.dilation)
-    )
-    height, width = size
-    count = height * width
-    index = torch.arange(1, count + 1, dtype=torch.double, device=layer.weight.device)
-    seen = F.unfold(index.view(1, 1, height, width), kernel, dilation, padding, stride)
-    plane = seen[0].T.long() - 1
-    return kernel, stride, padding, dilation, size, torch.where(plane < 0, count, plane)
+        area = math.prod(self.size)
+        shaped = matrix.view(len(blocks), area, len(blocks), area)
+        for a, b in product(range(blocks.shape[1]), repeat=2):
+            one, other = self.plane[:, a], self.plane[:, b]
+            seen = (one < area) & (other < area)  # no two positions see the same pair there
+            shaped[:, one[seen], :, other[seen]] += blocks[:, a, :, b, seen].permute(2, 0, 1)
 
 
 def padding_of(layer: nn.Conv2d) -> tuple[int, int] | None:
@@ -142,45 +107,6 @@ def padding_of(layer: nn.Conv2d) -> tuple[int, int] | None:
         case _:
             extra = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
             return None if any(e % 2 for e in extra) else (extra[0] // 2, extra[1] // 2)
-
-
-TILE = 2  # positions along a side: larger tiles multiply more zeros, smaller ones add more often
-
-
-def transposed_columns(geometry: Geometry, kernel: Tensor, columns: Tensor) -> Tensor:
-    """Return ``Tᵀ columns`` (n, R) of columns (Co, Ho, Wo, R), T being the convolution's matrix."""
-    (down, across), (top, left) = geometry.stride, geometry.padding
-    count, (height, width) = columns.shape[-1], geometry.size
-    matrix = _tile_matrix(geometry, kernel)  # (Co, TILE, TILE, C, ph, pw)
-    channels, *patch = matrix.shape[3:]
-    bottom, right = (
-        max((positions - 1) // TILE * TILE * step + seen, before + size)
-        for positions, step, seen, before, size in zip(
-            columns.shape[1:3], geometry.stride, patch, geometry.padding, geometry.size, strict=True
-        )
-    )
-    total = columns.new_zeros(channels, bottom, right, count)
-    for y in range(0, columns.shape[1], TILE):
-        for x in range(0, columns.shape[2], TILE):
-            tile = columns[:, y : y + TILE, x : x + TILE]
-            used = matrix[:, : tile.shape[1], : tile.shape[2]].flatten(0, 2).flatten(1)
-            added = used.T @ tile.reshape(len(used), count)
-            row, column = y * down, x * across
-            seen = total[:, row : row + patch[0], column : column + patch[1]]
-            seen += added.view(channels, *patch, count)
-    return total[:, top : top + height, left : left + width].reshape(-1, count)
-
-
-def _tile_matrix(geometry: Geometry, kernel: Tensor) -> Tensor:
-    """Return what each output of a tile adds to the patch that it sees (Co, T, T, C, ph, pw)."""
-    size = (
-        (TILE - 1) * geometry.stride[0] + (geometry.kernel[0] - 1) * geometry.dilation[0] + 1,
-        (TILE - 1) * geometry.stride[1] + (geometry.kernel[1] - 1) * geometry.dilation[1] + 1,
-    )
-    alone = replace(geometry, padding=(0, 0), size=size)
-    shape = (len(kernel), TILE, TILE)
-    outputs = torch.eye(len(kernel) * TILE * TILE, dtype=kernel.dtype, device=kernel.device)
-    return alone.transposed(outputs.view(-1, *shape), kernel).view(*shape, kernel.shape[1], *size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,8 +156,8 @@ class Rows:
 
     def transposed(self, rows: Tensor) -> Tensor:
         """Return ``rows T`` (R, n) for rows (R, m), T being the convolution's matrix (m, n)."""
-        shaped = rows.view(len(rows), *self.z.shape)
-        return self.geometry.transposed(shaped, self.kernel).flatten(1)
+        shaped = rows.reshape(-1, *self.z.shape)
+        return self.geometry.transposed(shaped, self.kernel.to(rows.dtype)).flatten(1)
 
     def patches(self, x: Tensor) -> Tensor:
         """Return what each position sees of an input (n,), and the constant one: (C·k + 1, L)."""
@@ -310,26 +236,25 @@ class Rows:
         return (forward + self.geometry.gathered(taps)).flatten().clamp_min(TINY)
 
 
-def normal_matrix(rows: Rows, around: Tensor, dtype: torch.dtype = torch.double) -> Tensor:
+def normal_matrix(rows: Rows, around: Tensor) -> Tensor:
     """Return the normal matrix (n, n) of the rows, linearised around an input (n,).
 
     Let T be the convolution's matrix (m, n) and Λ the precision of its output. Gradients see x
     directly by a matrix B, alike for all channels, and through δ by ``M T``. The matrix is
     ``(B + M T)ᵀ(B + M T) + TᵀΛT``, and the ridge.
-
-    Numbers beyond the range of ``dtype``, in which it is added up, make infinities.
     """
     curvature = rows.curvature.flatten(1)[:, None]
-    through = (curvature * rows.patches(around) / rows.g_error[..., None]).to(dtype)
-    direct = gradient_rows(rows).to(dtype)
+    through = curvature * rows.patches(around) / rows.g_error[..., None]
+    direct = gradient_rows(rows)
     precision = rows.precision
     if precision is None:
         precision = rows.weighted(torch.ones_like(rows.z)).flatten().diag()
-    inner = precision.to(dtype) / 2
+    inner = precision / 2
     add_blocks(inner, through.transpose(1, 2) @ through / 2)
-    half = _transposed(rows, inner)
-    _add_crossed(half, direct, through)
-    total = _transposed(rows, half.T.contiguous())
+    half = rows.transposed(inner)  # (m, n)
+    per_channel = through[:, :-1].view(len(direct), rows.shape[0], -1, through.shape[-1])
+    half += torch.einsum("ockl,okp->olcp", per_channel, direct).reshape_as(half)  # MᵀB
+    total = rows.transposed(half.T)
     total += total.T.contiguous()  # a third of the time of adding the transpose as it lies
     flat = direct.flatten(0, 1)
     add_blocks(total, (flat.T @ flat).expand(rows.shape[0], -1, -1))
@@ -356,20 +281,6 @@ def add_blocks(matrix: Tensor, blocks: Tensor) -> None:
     size = blocks.shape[1]
     for i, block in enumerate(blocks):
         matrix[i * size : (i + 1) * size, i * size : (i + 1) * size] += block
-
-
-def _transposed(rows: Rows, columns: Tensor) -> Tensor:
-    """Return ``Tᵀ columns`` (n, R) for columns (m, R), T being the convolution's matrix (m, n)."""
-    shaped = columns.view(*rows.z.shape, -1)
-    return transposed_columns(rows.geometry, rows.kernel.to(columns.dtype), shaped)
-
-
-def _add_crossed(half: Tensor, direct: Tensor, through: Tensor) -> None:
-    """Add ``BᵀM`` to (n, m), in place, of B (Co, k, H·W) per channel and M (Co, C·k + 1, L)."""
-    outputs, taps, plane = direct.shape
-    per_channel = through[:, :-1].view(outputs, -1, taps, through.shape[-1])
-    product = direct.transpose(1, 2)[:, None] @ per_channel  # (Co, C, H·W, L)
-    half.view(-1, plane, outputs, through.shape[-1]).add_(product.permute(1, 2, 0, 3))
 
 
 class ApproximateInverse(NamedTuple):
@@ -411,19 +322,23 @@ def low_rank(rows: Rows, ridge: Tensor) -> ApproximateInverse | None:
     block, failed = torch.linalg.cholesky_ex(seen.T @ seen + ridge.diag())
     inverse = torch.cholesky_inverse(block)
     root = rows.weighted(torch.ones_like(rows.z)).sqrt()  # Λ^½ (Co, Ho, Wo)
-    between = _between(rows, inverse).mul_(root.flatten()).mul_(root.flatten()[:, None])
-    between.diagonal().add_(1)
-    capacity, failed_too = torch.linalg.cholesky_ex(between)
-    if failed or failed_too:
-        return None
 
     def per_channel(right: Tensor) -> Tensor:  # (I ⊗ DᵀD)⁻¹ right
         return (right.view(-1, len(inverse)) @ inverse).view_as(right)
 
+    def forward(right: Tensor) -> Tensor:  # Λ^½ T right
+        made = rows.geometry.forward(right.view(-1, *rows.shape), rows.kernel)
+        return (root * made).flatten(1)
+
+    capacity = forward(per_channel(rows.transposed(root.flatten().diag())))
+    capacity.diagonal().add_(1)
+    capacity, failed_too = torch.linalg.cholesky_ex(capacity)
+    if failed or failed_too:
+        return None
+
     def solve(right: Tensor) -> Tensor:  # many right sides (R, n)
         alone = per_channel(right)
-        off = root * rows.geometry.forward(alone.view(-1, *rows.shape), rows.kernel)
-        pulled = solved(capacity, off.flatten(1).T).T
+        pulled = solved(capacity, forward(alone).T).T
         return alone - per_channel(rows.transposed(pulled * root.flatten()))
 
     def draws(count: int) -> Tensor:
@@ -442,34 +357,14 @@ def _forward_part(rows: Rows, size: float) -> Tensor:
     Many channels and few positions are multiplied; few channels and many positions are added, one
     position after the other.
     """
-    outputs, channels, *taps = rows.kernel.shape
-    unknowns, pairs = math.prod(rows.shape), (channels * math.prod(taps)) ** 2
-    kernel = rows.kernel.float()
+    channels, taps = rows.shape[0], math.prod(rows.geometry.kernel)
+    unknowns, pairs = math.prod(rows.shape), (channels * taps) ** 2
     weights = (rows.weighted(torch.ones_like(rows.z)) / size).float()
     if rows.z.numel() * unknowns < pairs * rows.z[0].numel():
-        columns = weights.flatten().diag()
-        for _ in range(2):  # Λ becomes TᵀΛ, and ΛT becomes TᵀΛT
-            shaped = columns.T.reshape(*rows.z.shape, -1)
-            columns = transposed_columns(rows.geometry, kernel, shaped)
-        return columns
-    flat = kernel.flatten(1)
-    products = (flat[:, :, None] * flat[:, None]).view(outputs, -1)
-    blocks = (products.T @ weights.flatten(1)).view(
-        *(channels, math.prod(taps)) * 2, *rows.z[0].shape
-    )
-    total = torch.zeros(unknowns, unknowns, device=kernel.device)
+        return rows.transposed(rows.transposed(weights.flatten().diag()).T)
+    flat = rows.kernel.float().flatten(1)
+    products = (flat[:, :, None] * flat[:, None]).flatten(1)
+    blocks = (products.T @ weights.flatten(1)).view(channels, taps, channels, taps, -1)
+    total = weights.new_zeros(unknowns, unknowns)
     rows.geometry.add_local(total, blocks)
     return total
-
-
-def _between(rows: Rows, inverse: Tensor) -> Tensor:
-    """Return ``T (I ⊗ inverse) Tᵀ`` (m, m), the inverse (H·W, H·W) being that of every channel."""
-    kernel, seen = rows.kernel.flatten(2), rows.geometry.plane  # (Co, C, k), (L, k)
-    outputs, (positions, taps) = len(kernel), seen.shape
-    padded = F.pad(inverse, (0, 1, 0, 1))
-    total = inverse.new_zeros(outputs * outputs, positions * positions)
-    for tap in range(taps):
-        pairs = torch.einsum("oi,pit->opt", kernel[..., tap], kernel).flatten(0, 1)
-        total.addmm_(pairs, padded[seen[:, tap]][:, seen.T].transpose(0, 1).flatten(1))
-    shaped = total.view(outputs, outputs, positions, positions)
-    return shaped.transpose(1, 2).reshape(outputs * positions, -1)

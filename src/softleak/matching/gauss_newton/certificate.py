@@ -386,6 +386,18 @@ class Spread:
     directions: Tensor  # the principal directions (pixels, pixels), in columns, in the same order
     label_error: float  # the largest standard error of a label's entry
 
+    def below(self, limit: float) -> Spread:
+        """Return the same of those directions alone along which the error is at most a limit."""
+        kept = self.spectrum <= limit
+        spectrum, directions = self.spectrum[kept], self.directions[:, kept]
+        error = (directions.square() @ spectrum.square()).sqrt()
+        return replace(self, error=error, spectrum=spectrum, directions=directions)
+
+    def within(self, spread: float) -> Tensor:
+        """Return the error (pixels,) if every direction is known beforehand to within a spread."""
+        variance = 1 / (self.spectrum.square().reciprocal() + spread**-2)
+        return (self.directions.square() @ variance).sqrt()
+
 
 def spread_of(normal: NormalEquations, pushed: Tensor, pixels: int) -> Spread:
     """Return how errors move the inputs, with the labels left free.
@@ -497,14 +509,22 @@ class Certifier:
         weight = self.equations.weight * self.kept
         pushed = torch.stack([back(e * weight) for e in drawn])
         spread = spread_of(walk.normal, pushed, function.pixels)
-        limit = UNDETERMINED * float(function.inputs(walk.z).std())
+        wide = float(function.inputs(walk.z).std())
+        error, open_ = spread.error, int((spread.spectrum > UNDETERMINED * wide).sum())
         found = replace(
-            found,
-            error=spread.error.view(function.shape),
-            spectrum=spread.spectrum,
-            undetermined=int((spread.spectrum > limit).sum()),
+            found, error=error.view(function.shape), spectrum=spread.spectrum, undetermined=open_
         )
-        reason = self._doubt(walk, spread, found)
+        if open_:
+            error = spread.within(wide)
+            spread = spread.below(UNDETERMINED * wide)
+        reason = self._doubt(walk, spread, error)
+        if not reason:
+            found = replace(found, expected=error.view(function.shape))
+        if open_:
+            reason = (
+                f"the share does not determine {open_} of {function.pixels} "
+                f"directions; along the worst the error is {found.largest_error:.2g}"
+            )
         return replace(found, proved=not reason, reason=reason)
 
     def _layers(self, r: Tensor, drawn: Tensor) -> dict[str, float]:
@@ -516,14 +536,14 @@ class Certifier:
             layers[name] = size / usual if usual > 0 else float("inf")
         return layers
 
-    def _doubt(self, walk: Walk, spread: Spread, found: Certificate) -> str:
-        """Return why a solution that explains the share is nevertheless not proved, or nothing."""
+    def _doubt(self, walk: Walk, spread: Spread, error: Tensor) -> str:
+        """Return why a solution that explains the share may be another one, or nothing.
+
+        The ``spread`` is that of the determined directions, the ``error`` (pixels,) that of all.
+        """
         equations, function, z = self.equations, self.equations.function, walk.z
-        if found.undetermined:
-            return (
-                f"the share does not determine {found.undetermined} of {function.pixels} "
-                f"directions; along the worst the error is {found.largest_error:.2g}"
-            )
+        if not len(spread.spectrum):
+            return "the share determines no direction"
         if (rows := self._independent_rows(z)) < EXCESS * function.unknowns:
             return (
                 f"the share holds {rows} independent numbers for {function.unknowns} unknowns: "
@@ -537,7 +557,7 @@ class Certifier:
             return f"the label that was found has a negative entry, {lowest:.2g}"
         if self._bend(walk, spread) > LARGEST_BEND:
             return "within the predicted error the equations are not what their Jacobian says"
-        error = found.error if found.error is not None else torch.zeros(())
+        error = error.view(function.shape)
         margin = 10 * max(walk.misfits[-1], 1.0)
         if what := find_look_alike(equations, z, error, margin):
             return f"the same inputs {what} would have sent the same"
@@ -546,11 +566,15 @@ class Certifier:
         return ""
 
     def _independent_rows(self, z: Tensor) -> int:
-        """Return how many numbers the share holds at most that do not follow from each other."""
+        """Return how many numbers the share holds at most that do not follow from each other.
+
+        A zero is none: it comes from units that are off.
+        """
         counts, head = self.products.independent_rows(z), self.equations.function.model.head
         if head.weight_name in counts:  # the gradient of the head's bias is a factor of it
             counts.pop(head.bias_name, None)
-        return sum(counts.values())
+        parts = self.equations.parted(self.equations.function.rows(z).detach())
+        return sum(min(n, int(parts[name].count_nonzero())) for name, n in counts.items())
 
     def _bend(self, walk: Walk, spread: Spread) -> float:
         """Return how far the equations are from what their normal matrix says, relative to it.

@@ -16,14 +16,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from softleak.core.errors import OptionError
+from softleak.core.errors import ModelError, OptionError
 from softleak.core.results import Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.certificate import Certifier
 from softleak.matching.gauss_newton.descent import (
     DampedDescent,
-    MatrixFreeSteps,
     NormalSteps,
     Walk,
 )
@@ -275,7 +274,7 @@ class GaussNewton:
     """
 
     descent: DampedDescent = field(default_factory=DampedDescent)  # how steps are taken and damped
-    dense: int = 4096  # the most unknowns whose normal matrix is held; beyond it nothing is proved
+    dense: int = 4096  # the most unknowns, whose normal matrix is held
     memory: int = 2 << 30  # the bytes that the Jacobian and its products may take
     seconds: float | None = None  # the time limit, after which the best input so far is returned
     escape: FoldEscape | None = field(default_factory=FoldEscape)  # leads a stuck walk on
@@ -368,24 +367,17 @@ class GaussNewton:
         stopping: Stopping,
     ) -> tuple[Walk, Certificate]:
         """Return the walk from ``z`` (n,), and what is proved of its end."""
+        if model.exact.unknowns > self.dense:
+            raise ModelError(
+                f"{model.exact.unknowns} unknowns are too many for a normal matrix of {self.dense}"
+            )
         metric = Metric.of_images(model.exact.shape, self.descent.damping.smoothness)
-        products, every = model.products(torch.float64), torch.ones_like(equations.weight)
-        if model.exact.unknowns <= self.dense:
-            steps = NormalSteps(model, equations, metric)
-            walk = self.descent(steps, z, stopping)
-            if walk.stuck and self.escape is not None:
-                walk = self.escape(self.descent, walk, steps, stopping)
-            return walk, Certifier(equations, model.client, products, steps.used)(walk)
-        descent = replace(self.descent, slow=0.95, patience=5, hopeless=math.inf)
-        walk = descent(MatrixFreeSteps(model, equations, metric), z, stopping)
-        found = Certifier(equations, model.client, products, every)(walk)
-        if not found.explained:
-            return walk, found
-        reason = (
-            f"{model.exact.unknowns} unknowns are too many for a normal matrix, so nobody "
-            "checked which of them the share determines"
-        )
-        return walk, replace(found, proved=False, reason=reason)
+        steps = NormalSteps(model, equations, metric)
+        walk = self.descent(steps, z, stopping)
+        if walk.stuck and self.escape is not None:
+            walk = self.escape(self.descent, walk, steps, stopping)
+        products = model.products(torch.float64)
+        return walk, Certifier(equations, model.client, products, steps.used)(walk)
 
     def solve(
         self, subject: Subject, share: GradientShare, known: BatchKnowledge, start: Tensor,
@@ -395,12 +387,15 @@ class GaussNewton:
         model = self._sent_model(subject, share, start)
         ending = stopping or Stopping(self.evaluations, self.seconds)
         found = self.run(model, share, known, start, ending)
-        if not found.certificate.proved:
+        if found.certificate.expected is None:
             return found
         doubt = self.roughness(subject, tuple(start.shape[1:]))
-        if not (doubt := doubt or second_look(self, model, share, known, found)):
+        if found.certificate.proved:
+            doubt = doubt or second_look(self, model, share, known, found)
+        if not doubt:
             return found
-        return replace(found, certificate=replace(found.certificate, proved=False, reason=doubt))
+        refused = replace(found.certificate, proved=False, reason=doubt, expected=None)
+        return replace(found, certificate=refused)
 
 
 def _known(_: Subject) -> dict[object, Any]:
@@ -452,6 +447,6 @@ def described(found: NewtonSolution, stopping: Stopping) -> Reconstruction:
         status = Status.CONVERGED
     return Reconstruction(
         Status.PROVED if certificate.proved else status, found.inputs, found.labels,
-        found.misfit**2, found.misfit, found.steps, certificate.reason, certificate.error,
-        certificate,
+        found.misfit**2, found.misfit, found.steps, certificate.reason,
+        certificate.error if certificate.expected is None else certificate.expected, certificate,
     )  # fmt: skip

@@ -5,14 +5,15 @@ import logging
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.clientapp.mod import LocalDpMod
 
 from softleak.audit import Leak
 from softleak.audit.sweeps import Treatment
+from softleak.bounds.gaussians import Successes
 from softleak.core.errors import OptionError
 from softleak.defenses import GaussianNoise, LaplaceNoise
-from softleak.guard.flower import Action, LeakageGuard, Question
+from softleak.guard.flower import Action, LeakageGuard, Promise, Question
 from softleak.paper.data import Normalisation
 from tests.unit.integrations.flower.clients import (
     LR,
@@ -146,6 +147,83 @@ def test_it_works_with_local_differential_privacy_in_either_order(guard_first):
     plain = trained(network().state_dict(), 1, 0)
     assert not torch.allclose(arrays(sent)["3.weight"], plain["3.weight"], atol=1e-2)
     assert metrics(sent)["guard-input"] == float(not guard_first)
+
+
+PROMISE = Promise(clip=0.05, chance=0.2, target=0.4, rounds=3)
+
+
+def told(seed=0, samples=1):
+    """What a client that tells more than it should answers."""
+
+    def train(message, where):
+        made = client(samples, seed)(message, where)
+        made.content.metric_records["metrics"]["train-loss"] = 0.1 * seed
+        made.content["more"] = MetricRecord({"classes": seed})
+        return made
+
+    return train
+
+
+def test_a_proof_sends_public_noise_and_nothing_else_until_the_promise_is_spent(caplog):
+    own, kept = guard(Action.PROVE, promise=PROMISE), context()
+    with caplog.at_level(logging.INFO, "softleak"):
+        sent = [own(instruction(1), kept, told(seed)) for seed in range(4)]
+    assert sent[3].has_error()
+    assert "3 updates were promised, and sent" in sent[3].error.reason
+    received = network().state_dict()
+    for one in sent[:3]:
+        assert set(one.content) == {"arrays", "metrics"}
+        assert metrics(one) == {
+            "num-examples": 1, "guard-noise": PROMISE.noise, "guard-proved": PROMISE.success
+        }  # fmt: skip
+        off = torch.cat([(arrays(one)[n] - t).flatten() for n, t in received.items()])
+        assert float(off.std()) == pytest.approx(PROMISE.noise, rel=0.05)
+    assert not torch.equal(arrays(sent[0])["1.weight"], arrays(sent[1])["1.weight"])
+    assert "proved hidden is whatever" in caplog.text
+    assert PROMISE.success <= 0.4
+
+
+def test_what_is_sent_is_as_near_to_the_clipped_step_as_the_noise_lets_it():
+    loud = Promise(clip=0.01, chance=0.2, target=0.999999)
+    sent = guard(Action.PROVE, promise=loud)(instruction(1), context(), client())
+    plain, before = trained(network().state_dict(), 1, 0), network().state_dict()
+    step, came = (
+        torch.cat([(one[n] - t).flatten() for n, t in before.items()]).double()
+        for one in (plain, arrays(sent))
+    )
+    along = float(came @ step / step.norm())
+    assert float(step.norm()) > 2 * loud.clip
+    assert along == pytest.approx(loud.clip, abs=5 * loud.noise)
+
+
+def test_no_attacker_on_what_is_proved_beats_the_promise():
+    """The likeliest of two clients' updates, all else known, in many rounds."""
+    promise, hits = Promise(clip=0.05, chance=0.5, target=0.8), 0
+    policy = {"promise": promise, "metrics": False}
+    before = network().state_dict()
+    steps = []
+    for seed in (0, 2):
+        after = trained(before, 1, seed)
+        step = torch.cat([(after[n] - t).flatten() for n, t in before.items()]).double()
+        steps.append(step * min(1.0, promise.clip / float(step.norm())))
+    for trial in range(100):
+        sent = guard(Action.PROVE, **policy)(instruction(1), context(), client(1, 2 * (trial % 2)))
+        came = torch.cat([(arrays(sent)[n] - t).flatten() for n, t in before.items()]).double()
+        near = [float((came - step).norm()) for step in steps]
+        hits += near.index(min(near)) == trial % 2
+    assert Successes(hits, 100).interval[0] <= promise.success
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"action": Action.PROVE}, {"action": Action.WARN, "promise": PROMISE}],
+    ids=["none", "for another action"],
+)
+def test_a_promise_belongs_to_the_action_that_proves(wrong):
+    with pytest.raises(OptionError, match="a promise with the action that proves"):
+        guard(**wrong)
+    with pytest.raises(OptionError, match="a chance below a target"):
+        Promise(clip=1.0, chance=0.5, target=0.4)
 
 
 def test_nothing_to_stop_is_a_mistake():

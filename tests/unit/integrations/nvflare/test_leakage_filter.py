@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.filter import ContentBlockedException
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -17,6 +17,7 @@ from softleak.audit import Options
 from softleak.audit.metrics import psnr
 from softleak.core.errors import ModelError, OptionError
 from softleak.core.knowledge import Knowledge
+from softleak.guard.guard import Promise
 from softleak.guard.nvflare import LeakageFilter, own_step
 from softleak.paper.data import Normalisation
 
@@ -78,6 +79,23 @@ def test_a_warning_lets_the_update_out_as_it_is_and_says_what_it_gives_away(kind
 def test_a_refusal_blocks_it(kind):
     with pytest.raises(ContentBlockedException, match="gives away: input"):
         sent(guard("refuse"), kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_proof_lets_out_public_noise_and_nothing_else_until_the_promise_is_spent(kind):
+    promise = {"clip": 0.05, "chance": 0.25, "target": 0.5, "rounds": 2}
+    tested = guard("prove", promise=promise)
+    for _ in range(2):
+        context, plain = told(tested), update(kind)
+        meta = {MetaKey.NUM_STEPS_CURRENT_ROUND: 3, "train_loss": 0.5}
+        left = from_shareable(tested.process(DXO(kind, plain, meta).to_shareable(), context))
+        assert set(left.meta) == {MetaKey.NUM_STEPS_CURRENT_ROUND, "filter_history"}
+        off = np.concatenate([(left.data[n] - plain[n]).ravel() for n in plain])
+        assert off.std() == pytest.approx(Promise(**promise).noise, rel=0.1)
+    with pytest.raises(ContentBlockedException, match="2 updates were promised, and sent"):
+        sent(tested, kind)
+    with pytest.raises(ContentBlockedException, match="METRICS cannot be audited"):
+        tested.process(DXO(DataKind.METRICS, {"loss": 0.5}).to_shareable(), told(tested))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,7 +182,7 @@ def test_metrics_pass():
 
 
 def test_a_wrong_configuration_is_said_at_once():
-    with pytest.raises(OptionError, match="warn, defend, refuse as the action, got 'drop'"):
+    with pytest.raises(OptionError, match="warn, defend, refuse, prove as the action, got 'drop'"):
         guard("drop")
     with pytest.raises(OptionError, match="expected one of label"):
         guard("warn", stop=["face"])

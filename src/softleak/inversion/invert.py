@@ -9,8 +9,8 @@ it may be off is not guessed: the model is run on the input moved by its own pre
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -226,67 +226,65 @@ CHANCE = 4.0  # standard deviations by which a sum of squares of noise may be of
 SPREAD = 2.0  # predicted errors that an input behind noise may be off
 
 
-def feature_of(model: nn.Module, head: str, x: Tensor) -> Tensor | None:
-    """Return the feature (I,) that the model makes of an input, in float64."""
-    made = x.to(next(model.parameters()))
-    try:
-        with torch.no_grad(), recorded_inputs(model, head) as entered:
-            forward_one(model, made)
-    except SoftleakError:
-        return None
-    last = entered[head][-1] if entered[head] else made
-    return last.flatten().double() if bool(last.isfinite().all()) else None
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """The feature that the head's gradient shows of one sample, to compare those of inputs with."""
 
+    model: nn.Module
+    head: str  # the name of the head
+    value: Tensor  # the feature (I,), in float64
+    sized: bool  # whether its size is known as well as its direction
+    error: float  # its relative error; infinite where too little is shown to tell anything
 
-def is_known(recovery: Recovery) -> bool:
-    """Return whether a recovery tells the size of a feature as well as its direction."""
-    sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
-    return sure and recovery.feature is not None and recovery.feature_error <= LOOSEST / 2
+    @classmethod
+    def of(cls, model: nn.Module, head: Head, recovery: Recovery, factors: Factors) -> Shown:
+        sure = recovery.status in (Status.UNIQUE, Status.PROBABLE)
+        if sure and recovery.feature is not None and recovery.feature_error <= LOOSEST / 2:
+            value = recovery.feature.double()
+            return cls(model, head.name, value, True, recovery.feature_error)
+        error = float(factors.residual[0]) + factors.feature_error(0)
+        nothing = bool(factors.zero) or factors.v.shape[1] < LEAST_ENTRIES
+        error = math.inf if nothing or not error <= LOOSEST / 2 else error
+        return cls(model, head.name, factors.v[0], False, error)
 
+    def made(self, x: Tensor) -> Tensor | None:
+        """Return the feature (I,) that the model makes of an input, in float64."""
+        x = x.to(next(self.model.parameters()))
+        try:
+            with torch.no_grad(), recorded_inputs(self.model, self.head) as entered:
+                forward_one(self.model, x)
+        except SoftleakError:
+            return None
+        last = entered[self.head][-1] if entered[self.head] else x
+        return last.flatten().double() if bool(last.isfinite().all()) else None
 
-def shown_error(recovery: Recovery, factors: Factors) -> float:
-    """Return the relative error of the feature that the head's gradient shows of one sample.
+    def off(self, x: Tensor) -> float:
+        """Return how far the feature of an input is off, relative to its size, and one at most.
 
-    It is infinite where too little is shown to tell anything.
-    """
-    if is_known(recovery):
-        return recovery.feature_error
-    error = float(factors.residual[0]) + factors.feature_error(0)
-    nothing = bool(factors.zero) or factors.v.shape[1] < LEAST_ENTRIES
-    return math.inf if nothing or not error <= LOOSEST / 2 else error
+        Where the size is not known, directions are compared.
+        """
+        feature, value = self.made(x), self.value
+        if feature is None or feature.shape != value.shape or not float(feature.norm()) > 0:
+            return 1.0
+        own = float(value.norm())
+        if self.sized:
+            return min(float((feature - value).norm()) / own, 1.0)
+        along = float(feature @ value) / float(feature.norm()) / own
+        return math.sqrt(max(1 - along**2, 0.0))
 
+    def tolerance(self, x: Tensor, error: Tensor) -> float:
+        """Return how far the feature of ``x`` may be off, by its error and that of the one shown.
 
-def off_shown(recovery: Recovery, factors: Factors, feature: Tensor | None) -> float:
-    """Return how far a feature is from the one shown, relative to its size, and one at most.
-
-    Where the size of that is not known, directions are compared.
-    """
-    known = recovery.feature if is_known(recovery) else None
-    value = factors.v[0] if known is None else known.double()
-    if feature is None or feature.shape != value.shape or not float(feature.norm()) > 0:
-        return 1.0
-    own = float(value.norm())
-    if known is not None:
-        return min(float((feature - value).norm()) / own, 1.0)
-    along = float(feature @ value) / float(feature.norm()) / own
-    return math.sqrt(max(1 - along**2, 0.0))
-
-
-def tolerance(
-    make: Callable[[Tensor], Tensor | None], x: Tensor, error: Tensor, shown: float
-) -> float:
-    """Return how far the feature of ``x`` may be off, by its error and that of the one ``shown``.
-
-    It is infinite where a wrong input could not be told by it.
-    """
-    here, moved = make(x), [make(one) for one in _moved(x, error)]
-    known = [one for one in moved if one is not None]
-    if here is None or len(known) < DRAWS:
-        return math.inf
-    apart = torch.stack(known) - here
-    spread = float(apart.square().sum(1).mean().sqrt() / here.norm().clamp_min(1e-300))
-    allowed = AGREES + ERRORS * (spread + shown)
-    return allowed if allowed <= LOOSEST else math.inf
+        It is infinite where a wrong input could not be told by it.
+        """
+        here, moved = self.made(x), [self.made(one) for one in _moved(x, error)]
+        known = [one for one in moved if one is not None]
+        if here is None or len(known) < DRAWS:
+            return math.inf
+        apart = torch.stack(known) - here
+        spread = float(apart.square().sum(1).mean().sqrt() / here.norm().clamp_min(1e-300))
+        allowed = AGREES + ERRORS * (spread + self.error)
+        return allowed if allowed <= LOOSEST else math.inf
 
 
 def _moved(x: Tensor, error: Tensor) -> list[Tensor]:
@@ -319,27 +317,15 @@ def noise_explains(
     return left <= drawn + SPREAD**2 * spread
 
 
-def _feature_agrees(
-    model: nn.Module, head: Head, recovery: Recovery, factors: Factors, found: Inversion
-) -> bool:
-    """Return whether the feature of an input is the one shown, as far as anything can be told."""
-    shown = shown_error(recovery, factors)
-
-    def make(one: Tensor) -> Tensor | None:
-        return feature_of(model, head.name, one)
-
-    if shown == math.inf:
-        return True
-    off = off_shown(recovery, factors, make(found.input))
-    return off <= AGREES or off <= tolerance(make, found.input, found.error, shown)
-
-
 def borne_out(
     model: nn.Module, head: Head, share: GradientShare, recovery: Recovery, found: Inversion
 ) -> bool:
     """Return whether the model makes of an input what the share shows of it."""
-    if not _feature_agrees(model, head, recovery, factor(head, [share]), found):
-        return False
+    shown = Shown.of(model, head, recovery, factor(head, [share]))
+    if shown.error < math.inf:
+        off = shown.off(found.input)
+        if off > AGREES and off > shown.tolerance(found.input, found.error):
+            return False
     noise, label = recovery.noise, recovery.label
     if not noise or label is None:
         return True

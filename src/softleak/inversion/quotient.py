@@ -18,20 +18,12 @@ import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from softleak.core.factors import Factors, factor, roundings
+from softleak.core.factors import factor, roundings
 from softleak.core.fit import Explanation
 from softleak.core.results import Recovery, Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
-from softleak.inversion.invert import (
-    AGREES,
-    CHANCE,
-    LOOSEST,
-    feature_of,
-    off_shown,
-    shown_error,
-    tolerance,
-)
+from softleak.inversion.invert import AGREES, CHANCE, LOOSEST, Shown
 from softleak.inversion.results import psnr_of
 from softleak.labels.fit import grid_step
 from softleak.labels.local.whole import input_layer
@@ -155,19 +147,14 @@ def _divided(
     count = float(used.sum())
     mixed = math.hypot(noise * count**0.5, own * float((used * x).norm()))
     mixed *= (1 + CHANCE * (2 / count) ** 0.5) ** 0.5
-    if not off <= roundings(ROUNDINGS, relative) * float(G.norm()) + mixed or _few(used, known):
+    spare = count - float(known.sum())  # of entries that have to agree with others on a number
+    if not off <= roundings(ROUNDINGS, relative) * float(G.norm()) + mixed or spare < LEAST_ROWS:
         return None
     error = (relative * x.abs()).hypot(noise / size.clamp_min(1e-300))
     error = error.hypot(x * (own / size + len(g) * (own / size) ** 2))
     # What was removed is smaller than what was left of the largest row.
     removed = 0.0 if whole else float(G[left].abs().min() / g.abs().max())
     return x, torch.where(known, error, removed)
-
-
-def _few(used: Tensor, known: Tensor) -> bool:
-    """Return whether hardly any two entries that are left have to agree on one number."""
-    spare = float(used.sum()) - float(known.sum())
-    return spare < LEAST_ROWS
 
 
 def without_factor(
@@ -177,36 +164,23 @@ def without_factor(
 
     None if the model makes it of no multiple of ``x``, or nothing tells of which.
     """
-    told = _factor(subject, x, error, recovery, factor(subject.head, [share]))
-    if told is None:
-        return None
-    value, width = told
-    return x / value, error.hypot(x * width) / abs(value), value
-
-
-def _factor(
-    subject: Subject, x: Tensor, error: Tensor, recovery: Recovery, factors: Factors
-) -> tuple[float, float] | None:
-    """Return the factor at which the model makes of ``x`` the feature shown, and its error."""
-    model, head = subject.model, subject.head.name
-    shown = shown_error(recovery, factors)
-    if shown == math.inf:
+    shown = Shown.of(subject.model, subject.head, recovery, factor(subject.head, [share]))
+    if shown.error == math.inf:
         return None
 
     def off(log: float) -> float:
-        return off_shown(recovery, factors, feature_of(model, head, x / math.exp(log)))
+        return shown.off(x / math.exp(log))
 
     def width(log: float, allowed: float) -> float:
         sides = (step for step in STEPS if min(off(log - step), off(log + step)) > allowed)
         return next(sides, math.inf)
 
     def allowed(log: float) -> float:
-        f = math.exp(log)
-        return tolerance(lambda one: feature_of(model, head, one), x / f, error / f, shown)
+        return shown.tolerance(x / math.exp(log), error / math.exp(log))
 
     plain = allowed(0.0)
     if off(0.0) <= plain < math.inf and width(0.0, plain) <= LOOSEST:
-        return 1.0, 0.0
+        return x, error, 1.0
     tried = torch.linspace(-1, 1, TRIED).mul(math.log(WIDEST)).tolist()
     values = [off(one) for one in tried]
     best = min(range(1, TRIED - 1), key=values.__getitem__)
@@ -216,4 +190,7 @@ def _factor(
     if not float(found.fun) <= limit < math.inf:
         return None
     wide = width(log, max(limit, AGREES))
-    return (math.exp(log), wide) if wide <= LOOSEST else None
+    if wide > LOOSEST:
+        return None
+    value = math.exp(log)
+    return x / value, error.hypot(x * wide) / value, value

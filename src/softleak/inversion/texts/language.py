@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector
 
 from softleak.core.forward import TOKENS, recorded_inputs, run_batch
 from softleak.core.input_spec import InputSpec
@@ -94,29 +95,34 @@ def in_order(subject: Subject, share: GradientShare, words: Sequence[int]) -> li
     if not words:
         nearest = nearest_tokens(first, share, range(first.spec.tokens.below or 0), 1)
         words = () if nearest is None else nearest.inside(0)
+    if not words:
+        return []
     inside = max(NEXT_INSIDE, NEXT_ROUNDINGS * layer.rounding(share))
-    options, done = torch.tensor(words, dtype=torch.long), list[Stem]()
-    open_ = [Stem((), True)] if len(options) else []
-    while open_ and len(open_[0].tokens) < basis.shape[1]:
-        longer: list[Stem] = []
+    found = extended(layer, basis, [words] * basis.shape[1], inside, MOST_PREFIXES)
+    return sorted(found, key=lambda stem: -len(stem.tokens))[:MOST_PREFIXES]
+
+
+def extended(
+    layer: FirstLayer, basis: Tensor, options: Sequence[Sequence[int]], inside: float, most: int
+) -> list[Stem]:
+    """Return the texts of possible words at each place all of whose beginnings lie in a span.
+
+    Those that no word continues come first. At most so many are continued at a time.
+    """
+    open_, done = [Stem((), True)], list[Stem]()
+    for possible in options:
+        words, longer = torch.tensor(possible, dtype=torch.long), list[Stem]()
         for stem in open_:
-            far = _far(layer, basis, stem.tokens, options)
+            before = torch.tensor(stem.tokens, dtype=torch.long).expand(len(words), -1)
+            ids = torch.cat([before, words[:, None]], 1)
+            far = distances(layer.embedded(ids)[:, -1], basis)
             near = far <= inside
             clear = stem.clear and not bool((far[~near] <= SPAN_WORSE * inside).any())
-            longer += [Stem((*stem.tokens, w), clear) for w in options[near].tolist()]
+            longer += [Stem((*stem.tokens, w), clear) for w in words[near].tolist()]
             done += [] if bool(near.any()) else [stem]
-        crowded = len(longer) > MOST_PREFIXES
-        open_ = [replace(stem, clear=stem.clear and not crowded) for stem in longer]
-        open_ = open_[:MOST_PREFIXES]
-    found = sorted(open_ + done, key=lambda stem: -len(stem.tokens))
-    return [stem for stem in found[:MOST_PREFIXES] if stem.tokens]
-
-
-def _far(layer: FirstLayer, basis: Tensor, prefix: Sequence[int], words: Tensor) -> Tensor:
-    """Return how far from the second span each word (n,) lies behind a prefix."""
-    before = torch.tensor(prefix, dtype=torch.long).expand(len(words), -1)
-    ids = torch.cat([before, words[:, None]], 1)
-    return distances(layer.embedded(ids)[:, -1], basis)
+        crowded = len(longer) > most
+        open_ = [replace(stem, clear=stem.clear and not crowded) for stem in longer[:most]]
+    return [stem for stem in done + open_ if stem.tokens]
 
 
 def last_token(subject: Subject, share: GradientShare, stem: Sequence[int]) -> tuple[int, bool]:
@@ -140,12 +146,12 @@ def last_token(subject: Subject, share: GradientShare, stem: Sequence[int]) -> t
         if len(stem) > 1:
             loss = loss + (len(stem) - 1) * NextToken()(logits, ids)
         thetas = [usable[name] for name in chosen]
-        start = _flat(torch.autograd.grad(loss, thetas, retain_graph=True))
+        start = parameters_to_vector(torch.autograd.grad(loss, thetas, retain_graph=True))
         eye = torch.eye(len(hidden), dtype=hidden.dtype)
         slopes = torch.autograd.grad(hidden, thetas, eye, is_grads_batched=True)
     J = torch.cat([one.flatten(1) for one in slopes], 1)  # (d, K)
     W = dict(model.named_parameters(remove_duplicate=False))[head.weight_name].detach()
-    sent = torch.cat([share[name].double().flatten() for name in chosen])
+    sent = parameters_to_vector(share[name].double() for name in chosen)
     along = start @ sent - W @ (J @ sent)
     moved = W @ (J @ start)
     size = start.square().sum() - 2 * moved + ((W @ (J @ J.T)) * W).sum(1)
@@ -153,10 +159,6 @@ def last_token(subject: Subject, share: GradientShare, stem: Sequence[int]) -> t
     first, second = left.clamp_min(0).sqrt().topk(2, largest=False).values.tolist()
     clear = first <= LAST_EXPLAINED * float(sent.norm()) and second > SPAN_WORSE * first
     return int(left.argmin()), clear
-
-
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([one.flatten() for one in tensors])
 
 
 def _misfit(fit: Resimulation) -> float:

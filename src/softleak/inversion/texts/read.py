@@ -9,8 +9,9 @@ causal model is read from left to right; in others whole texts are improved toke
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from softleak.inversion.texts.embeddings import (
     read_words,
     text_plan,
 )
-from softleak.inversion.texts.language import last_token, whole_text
+from softleak.inversion.texts.language import extended, last_token, whole_text
 from softleak.inversion.texts.span import (
     FROM_SPAN,
     SPAN_EXPLAINED,
@@ -45,9 +46,6 @@ from softleak.inversion.texts.span import (
 from softleak.numerics.least_squares import TINY
 from softleak.resimulation import relative_misfit
 
-Far = Callable[[Tensor], Tensor]  # texts (B, L) to the distance (B, L) of each token from the span
-
-
 # What bounds the search.
 DESCENT_STARTS = 16  # the number of mixtures that are improved at a time
 DESCENT_SWEEPS = 8  # how often each place of a text is tried again at most
@@ -61,17 +59,21 @@ DESCENT_SEED = 0  # the seed of the mixtures
 
 
 def both_ways(
-    far: Far, options: list[list[int]], inside: float, wanted: int | None
+    layer: FirstLayer, basis: Tensor, options: list[list[int]], wanted: int | None
 ) -> list[list[int]]:
     """Return the texts all of whose tokens lie in the span of the second layer."""
     if sum(map(len, options)) > DESCENT_CROWDED * len(options):
         return []
+
+    def far(ids: Tensor) -> Tensor:
+        return distances(layer.embedded(ids), basis)
+
     generator = torch.Generator().manual_seed(DESCENT_SEED)
     found: list[list[int]] = []
     for _ in range(DESCENT_ROUNDS):
         for length in _lengths(options):
             mixtures = _mixtures(options[:length], found, generator)
-            for ids in _improved(far, options, mixtures, inside):
+            for ids in _improved(far, options, mixtures):
                 found += [] if ids in found else [ids]
             if wanted is not None and len(found) >= wanted:
                 return found
@@ -103,7 +105,9 @@ def _drawn(tokens: list[int], generator: torch.Generator) -> Tensor:
     return torch.tensor(tokens)[torch.randint(len(tokens), (DESCENT_STARTS,), generator=generator)]
 
 
-def _improved(far: Far, options: list[list[int]], ids: Tensor, inside: float) -> list[list[int]]:
+def _improved(
+    far: Callable[[Tensor], Tensor], options: list[list[int]], ids: Tensor
+) -> list[list[int]]:
     """Return the texts that mixtures (starts, L) become, as far as they end inside the span."""
     for _ in range(DESCENT_SWEEPS):
         before = ids.clone()
@@ -116,7 +120,7 @@ def _improved(far: Far, options: list[list[int]], ids: Tensor, inside: float) ->
         if torch.equal(before, ids):
             break
     unique = torch.unique(ids, dim=0)
-    texts: list[list[int]] = unique[far(unique).amax(1) <= inside].tolist()
+    texts: list[list[int]] = unique[far(unique).amax(1) <= BATCH_SEARCH_INSIDE].tolist()
     return texts
 
 
@@ -282,13 +286,8 @@ def read_batch(
         options.pop()
     if not options or not all(options):
         return NoWay("no token lies in the span of the first attention layer's gradient")
-    search = _Search(above, basis, options)
     wanted = None if labels is None else len(labels)
-    found = (
-        search.forward()
-        if search.causal
-        else both_ways(search.far, options, BATCH_SEARCH_INSIDE, wanted)
-    )
+    found = _inside(above, basis, options, wanted)
     if not found:
         return NoWay(
             "too many tokens are possible at each place for the texts of the batch to be told apart"
@@ -299,40 +298,17 @@ def read_batch(
     return tuple(_text(ids, left) for ids in found)
 
 
-@dataclass(frozen=True, eq=False)
-class _Search:
-    """The second layer, the basis (d, r) of its span, and the tokens possible at each place."""
-
-    layer: FirstLayer
-    basis: Tensor
-    options: list[list[int]]
-
-    @property
-    def causal(self) -> bool:
-        """Return whether a token changes nothing of what stands before it."""
-        ids = torch.tensor([[one[0] for one in self.options]] * 2)
-        ids[1, -1] = (ids[1, -1] + 1) % (self.layer.spec.tokens.below or 2)
-        first, second = self.layer.embedded(ids)
-        return len(first) > 1 and bool((first[:-1] - second[:-1]).abs().max() < 1e-6)
-
-    def far(self, ids: Tensor) -> Tensor:
-        """Return the distance (B, L) of each token of texts (B, L) from the second span."""
-        return distances(self.layer.embedded(ids), self.basis)
-
-    def forward(self) -> list[list[int]]:
-        """Return the texts of a causal model: each prefix is extended while it stays inside."""
-        first = torch.tensor(self.options[0])[:, None]
-        open_ = first[self.far(first)[:, 0] <= BATCH_SEARCH_INSIDE].tolist()
-        done: list[list[int]] = []
-        for options in self.options[1:]:
-            longer: list[list[int]] = []
-            for ids in open_:
-                tried = torch.tensor([[*ids, token] for token in options])
-                near = self.far(tried)[:, -1] <= BATCH_SEARCH_INSIDE
-                longer += tried[near].tolist()
-                done += [] if bool(near.any()) else [ids]
-            open_ = longer
-        return done + open_
+def _inside(
+    layer: FirstLayer, basis: Tensor, options: list[list[int]], wanted: int | None
+) -> list[list[int]]:
+    """Return the texts within the span: where no token changes what stands before it, in order."""
+    ids = torch.tensor([[one[0] for one in options]] * 2)
+    ids[1, -1] = (ids[1, -1] + 1) % (layer.spec.tokens.below or 2)
+    first, second = layer.embedded(ids)
+    if len(first) < 2 or bool((first[:-1] - second[:-1]).abs().max() >= 1e-6):
+        return both_ways(layer, basis, options, wanted)
+    stems = extended(layer, basis, options, BATCH_SEARCH_INSIDE, sys.maxsize)
+    return [list(stem.tokens) for stem in stems]
 
 
 def _text(ids: list[int], left: float) -> Text:

@@ -226,7 +226,8 @@ def recover_binary(
     same = all(torch.equal(one.label > 0.5, first.label > 0.5) for one in found)
     error, label = first.rounding + first.width, kind.project(first.label)
     error += max(float((one.label - first.label).abs().sum()) for one in found) * (not same)
-    simplest = simplest_tags(label, error)
+    binary = float((label - Binary().project(label)).abs().sum()) <= error
+    simplest = Binary() if binary else SmoothedBinary()
     tested = spare_bits(curve, simplest, first.scalar) >= DOUBT_SPARE_BITS
     sure = same and first.width < 0.5 and tested
     words = (
@@ -266,12 +267,6 @@ def spare_bits(curve: EntryCurve, family: Family, scalar: float) -> float:
     bits = (slope / curve.errors(t, y)[0, 0]).clamp_min(1.0).log2().sort().values
     unknowns = (1 if isinstance(family, Binary) else 2) + int(curve.rescaled is not None)
     return float(bits[:-unknowns].sum())
-
-
-def simplest_tags(label: Tensor, error: float) -> Family:
-    """Return the simpler family that a label (C,) belongs to within its error in L1."""
-    off = float((label - Binary().project(label)).abs().sum())
-    return Binary() if off <= error else SmoothedBinary()
 
 
 def _candidate(curve: EntryCurve, family: Family, minima: Minima, index: int) -> Candidate:

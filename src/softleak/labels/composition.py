@@ -124,16 +124,12 @@ class BatchReader:
         return mean / size if size > 0 else None
 
     @cached_property
-    def least_likely(self) -> Tensor:
-        """Return the smallest probability (C,) that the model gives each class on noise."""
-        if not len(self.features):
-            return torch.zeros(self.head.classes)
-        return torch.softmax(self.head.logits(self.features) + self.head.b, -1).amin(0)
-
-    @property
     def likely(self) -> Tensor:
-        """Return which classes (C,) the model gives more than smoothing gives one of no sample."""
-        return self.least_likely > UNLIKELY * MOST_SMOOTHED / self.head.classes
+        """Return which classes (C,) get more on any noise than smoothing gives one of no sample."""
+        if not len(self.features):
+            return torch.zeros(self.head.classes, dtype=torch.bool)
+        least = torch.softmax(self.head.logits(self.features) + self.head.b, -1).amin(0)
+        return least > UNLIKELY * MOST_SMOOTHED / self.head.classes
 
     def read(
         self, share: GradientShare, samples: int | None = None, *, left: float | None = None

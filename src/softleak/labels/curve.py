@@ -178,7 +178,7 @@ def unfit_up_to(limit: float, curve: Curve, family: Family, t: Tensor, y: Tensor
     """
     classes, first = y.shape[-1], y[..., :TELLING_ENTRIES]
     in_parts = hasattr(family, "least_misfit") and getattr(curve, "errs_in_parts", False)
-    if classes < 2 * TELLING_ENTRIES or not in_parts:
+    if limit == math.inf or classes < 2 * TELLING_ENTRIES or not in_parts:
         return unfit_of(family, y, curve.errors(t, y))
     least = family.least_misfit(first, curve.errors(t, first), classes)  # type: ignore[attr-defined]
     row, column = (~(least > limit)).nonzero(as_tuple=True)
@@ -191,13 +191,9 @@ def unfit_up_to(limit: float, curve: Curve, family: Family, t: Tensor, y: Tensor
 def misfit(curve: Curve, family: Family, t: Tensor, limit: float = math.inf) -> Tensor:
     """Return the distance (N, S) from the family in units of rounding error, root mean square."""
 
-    def values(some: Curve, at: Tensor) -> tuple[Tensor]:
-        y, _ = some.labels(at)
-        if limit < math.inf:
-            return (unfit_up_to(limit, some, family, at, y),)
-        return (unfit_of(family, y, some.errors(at, y)),)
-
-    (found,) = in_pieces(values, curve, t)
+    (found,) = in_pieces(
+        lambda some, at: (unfit_up_to(limit, some, family, at, some.labels(at)[0]),), curve, t
+    )
     return found
 
 

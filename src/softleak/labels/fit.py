@@ -78,7 +78,11 @@ def fitted(
     head = subject.head
     if answer.status is Status.UNIQUE and answer.family in KNOWN_FAMILIES:
         fit = OF_ANY_SCALE if knowledge.scale_unknown else BORNE_OUT
-        if _of_any_temperature(subject, knowledge, answer):
+        # A share of the feature ``x`` under a loss that divides the logits by a temperature is that
+        # of ``x/T`` under the plain loss, entry by entry, unless the logits have a bias or another
+        # layer tells the length of the feature.
+        told = subject.head.has_bias or any(piece.agrees for piece in answer.evidence)
+        if knowledge.loss is None and not told:
             fit = fit.saying(Hypothesis(Topic.LOSS, Bearing.OPEN, Explanation.ANY_TEMPERATURE))
         return replace(answer, fit=beside_statements(fit, knowledge, share))
     if answer.status is Status.ZERO_GRADIENT:
@@ -98,16 +102,6 @@ def fitted(
     if several is not None:
         return several
     return _contradicted(answer, found, subject, share)
-
-
-def _of_any_temperature(subject: Subject, knowledge: Knowledge, answer: Recovery) -> bool:
-    """Return whether nothing tells a loss that divides the logits by a temperature.
-
-    A share of the feature ``x`` under it is that of ``x/T`` under the plain loss, entry by entry,
-    unless the logits have a bias or another layer tells the length of the feature.
-    """
-    told = subject.head.has_bias or any(piece.agrees for piece in answer.evidence)
-    return knowledge.loss is None and not told
 
 
 def beside_statements(fit: Fit, knowledge: Knowledge, share: GradientShare) -> Fit:
@@ -211,9 +205,11 @@ def _contradicted(
         answer = replace(answer, fit=answer.fit.saying(weights))
     against = {h.topic: h for h in answer.fit.contradicted}
     against.pop(Topic.NOISE, None)  # the declaration is wrong, and was left out
-    if not against or answer.status is Status.NOT_SINGLE or _narrowed(answer):
+    named = answer.status is Status.AMBIGUOUS and bool(answer.readings or answer.solutions)
+    if not against or answer.status is Status.NOT_SINGLE or named:
         return answer
-    if against.keys() == {Topic.COMPRESSION} and not _pruned(against[Topic.COMPRESSION]):
+    pruned = Explanation.PRUNED in answer.fit.explanations
+    if against.keys() == {Topic.COMPRESSION} and not pruned:
         return answer  # which was read as noise of that size, or as signs
     if answer.status is not Status.NO_SOLUTION:
         return contradictions(answer, found)
@@ -241,15 +237,6 @@ def _with_feature(answer: Recovery, found: Examined) -> Recovery:
     return replace(
         answer, feature=seen.feature, scalar=seen.t, feature_error=error, difference=seen.delta
     )
-
-
-def _narrowed(answer: Recovery) -> bool:
-    """Return whether an answer names labels that fit, as proved or as readings."""
-    return answer.status is Status.AMBIGUOUS and bool(answer.readings or answer.solutions)
-
-
-def _pruned(compression: Hypothesis) -> bool:
-    return compression.explanation is Explanation.PRUNED
 
 
 def examine(subject: Subject, share: GradientShare, knowledge: Knowledge) -> Examined:

@@ -30,17 +30,19 @@ from softleak.labels.fit import (
     examine,
     read_as,
 )
-from softleak.labels.noisy.tags import recover_tags
+from softleak.labels.noisy.recover import recover_tags
 from softleak.labels.residual import FITS, LOGIT_ROUNDINGS, Residual, simple_readings
 
 DECAY_LEAST = 3  # outputs from which weight decay shows beside one sample
 DECAY_SEED = 0
-ONE_OUTPUT: Loss = BinaryCrossEntropy()  # what a single output is taken to be trained with
 
 
 def loss_beside_softmax(knowledge: Knowledge, head: Head) -> Loss | None:
-    """Return the loss that a share is read under; None if that is the plain cross-entropy."""
-    return knowledge.other_loss or (ONE_OUTPUT if head.classes == 1 else None)
+    """Return the loss that a share is read under; None if that is the plain cross-entropy.
+
+    A single output is taken to be trained with a binary cross-entropy.
+    """
+    return knowledge.other_loss or (BinaryCrossEntropy() if head.classes == 1 else None)
 
 
 def recover_under(

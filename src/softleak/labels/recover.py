@@ -111,7 +111,11 @@ def make_subject(
     input_shape: Layout | None,
 ) -> Subject:
     """Make a model ready, with the input shape that the caller states or a share records."""
-    _check_shape(input_shape)
+    sizes = input_shape if isinstance(input_shape, tuple | list | torch.Size) else ("not", "sizes")
+    whole = all(isinstance(size, int) and size > 0 for size in sizes)
+    if not (input_shape is None or isinstance(input_shape, InputSpec) or whole):
+        wrong = f"input_shape should be positive sizes such as (3, 32, 32), got {input_shape!r}"
+        raise ShareError(wrong)
     told = (getattr(share, "input_shape", None) for share in shares)
     subject = Subject.of(model, input_shape or next(filter(None, told), None), head=head)
     if not isinstance(evidence, bool):
@@ -208,14 +212,6 @@ def check_share(subject: Subject, share: GradientShare) -> None:
     share.check_shapes(subject.parameters)
     if subject.head.bias_name not in share and not subject.head.each_token:
         head_gradients(subject.head, [share])
-
-
-def _check_shape(shape: object) -> None:
-    if shape is None or isinstance(shape, InputSpec):
-        return
-    sizes = shape if isinstance(shape, tuple | list | torch.Size) else ("not", "sizes")
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ShareError(f"input_shape should be positive sizes such as (3, 32, 32), got {shape!r}")
 
 
 def _batches(

@@ -59,8 +59,7 @@ class Minima:
 
     def take(self, rows: Tensor) -> Minima:
         """Return some of the minima, in that order."""
-        ends = self.low[rows], self.high[rows]
-        return Minima(self.client[rows], self.scalar[rows], *ends, self.misfit[rows])
+        return Minima(*(column[rows] for column in vars(self).values()))
 
     @property
     def fits(self) -> Tensor:

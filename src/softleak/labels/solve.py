@@ -151,7 +151,7 @@ def _simplest(
 
 TEMPERATURES_HOTTEST = 32.0  # the largest temperature looked for, and the inverse of the smallest
 TEMPERATURES_FEWEST_CLASSES = 5  # classes: with fewer, some temperature fits every label
-FAMILY = SmoothedMixed(2)  # all simple labels are among these
+WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +200,7 @@ def tempered_readings(pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> list[
     if pseudo.u.shape[-1] < TEMPERATURES_FEWEST_CLASSES:
         return found
     curve = Tempered(pseudo, tau, error)
-    minima = search(curve, FAMILY, curve.interval())
+    minima = search(curve, WIDEST, curve.interval())
     minima = minima.take(minima.fits.nonzero()[:, 0])
     some, at = curve.take(minima.client), minima.scalar[:, None]
     y, _ = some.labels(at)
@@ -211,7 +211,7 @@ def tempered_readings(pseudo: PseudoLabels, tau: Tensor, error: Tensor) -> list[
         label, temperature = y[row, 0], float(minima.scalar[row])
         slack = READINGS_SLACK_ERRORS * float(errors[row].sum())
         near = (f for f in KNOWN_FAMILIES if float((label - f.project(label)).abs().sum()) <= slack)
-        family = next(near, FAMILY)
+        family = next(near, WIDEST)
         reading = Reading(on_simplex(family.project(label)), 1 / temperature, family, temperature)
         found[int(minima.client[row])] = reading
     return found
@@ -354,7 +354,6 @@ EVIDENCE_ERRORS = 4.0  # times the error of evidence: how far a family's solutio
 EVIDENCE_NEAREST = 1e-3  # of τ: how close to zero an interval of evidence may come
 EVIDENCE_AROUND = 1e-3  # of τ: where a solution is looked for once evidence has decided
 
-WIDEST: Family = SmoothedMixed(2)  # one-hot, smoothed and mixed labels are all among these
 DECIDED = -1  # nothing is left for a family's equations to determine
 
 Attempt = Callable[[Tensor, Estimate], Solutions]  # of some clients (M,), and what evidence says

@@ -125,11 +125,12 @@ class Pointwise:
             unknown = factors.v.abs() * factors.sigma[:, None] <= limit
             heard = ~self.gather(unknown.to(factors.v.dtype)).bool()
             g, *directions = (torch.where(heard, entries, 0.0) for entries in (g, *directions))
-        above, below = (
-            least_squares(g, direction, factors, head.largest_weight).signed(sign)
-            for direction, sign in zip(directions, (1, -1), strict=True)
-        )
-        return above.where(above.misfit <= below.misfit, below)
+        above, below = (least_squares(g, d, factors, head.largest_weight) for d in directions)
+        up = torch.where(above.scalar > 0, above.misfit, torch.inf)
+        down = torch.where(below.scalar < 0, below.misfit, torch.inf)
+        scalar = torch.where(up <= down, above.scalar, below.scalar)
+        error = torch.where(up <= down, above.error, below.error)
+        return Estimate(scalar, error, up.minimum(down))
 
     def notices(self, factors: Factors) -> Tensor:
         """Return (N,) whether a second sample would have broken the relation.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -55,17 +55,6 @@ class Estimate:
     def conflicts(self, client: int) -> tuple[Evidence, ...]:
         """Return the pieces that contradict the scalar, or that do not hold."""
         return tuple(piece for piece in self.pieces[client] if piece.refutes)
-
-    def signed(self, sign: int) -> Estimate:
-        """Return this estimate with an infinite misfit where τ does not have this sign."""
-        misfit = torch.where(self.scalar * sign > 0, self.misfit, torch.inf)
-        return replace(self, misfit=misfit)
-
-    def where(self, chosen: Tensor, other: Estimate) -> Estimate:
-        """Return this estimate for the ``chosen`` clients (N,), and another for the rest."""
-        pairs = zip((self.scalar, self.error), (other.scalar, other.error), strict=True)
-        scalar, error = (torch.where(chosen, *pair) for pair in pairs)
-        return Estimate(scalar, error, torch.where(chosen, self.misfit, other.misfit))
 
 
 class Relation(Protocol):

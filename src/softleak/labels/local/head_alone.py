@@ -50,14 +50,6 @@ LABEL_EQUATIONS_FEWEST = 8  # scalars in a row below which every one is solved b
 LABEL_EQUATIONS_ENTRIES = 1 << 16  # of derivatives held at once, so that they stay in the cache
 
 
-def no_labels(y: Tensor) -> Tensor:
-    """Return labels (N, C) that stand for no solution: none is near any family."""
-    found = torch.full_like(y, LABEL_EQUATIONS_OUTSIDE)
-    found[:, ::2] *= -1
-    found[:, -1] = LABEL_EQUATIONS_OUTSIDE
-    return found
-
-
 def newton(curve: RecursionCurve, row: Tensor, t: Tensor, y: Tensor) -> Tensor:
     """Return the labels (K, C) of clients ``row`` at scalars (K,), from labels near or not."""
     size = LABEL_EQUATIONS_ENTRIES // y.shape[-1] ** 2 + 1
@@ -68,11 +60,12 @@ def newton(curve: RecursionCurve, row: Tensor, t: Tensor, y: Tensor) -> Tensor:
 
 def _newton_of(curve: RecursionCurve, t: Tensor, y: Tensor) -> Tensor:
     """Return the labels (N, C) at one scalar (N,) each, from labels that are near or not."""
-    found = no_labels(y)
+    found = torch.full_like(y, LABEL_EQUATIONS_OUTSIDE)  # no solution: near no family
+    found[:, :-1:2] *= -1
     left = torch.arange(len(y), device=t.device)
     for _ in range(LABEL_EQUATIONS_ITERATIONS):
         run = curve.run(t, y)
-        step, singular = torch.linalg.solve_ex(run.slope, run.mean - curve.target(t))
+        step, singular = torch.linalg.solve_ex(run.slope, run.mean - t[:, None] * curve.pseudo.u)
         length = step.abs().sum(-1, keepdim=True)
         y = y - step * (LABEL_EQUATIONS_LONGEST / length.clamp_min(LABEL_EQUATIONS_LONGEST))
         done = length[:, 0] <= LABEL_EQUATIONS_SOLVED
@@ -196,16 +189,11 @@ class RecursionCurve:
         smallest = where.smallest.maximum(shortest).minimum(where.largest / 2)
         return replace(where, smallest=smallest)
 
-    def target(self, t: Tensor) -> Tensor:
-        """Return the mean of ``p − y`` (N, C) that one scalar (N,) each means."""
-        return t[:, None] * self.pseudo.u
-
-    def mean(self, t: Tensor, y: Tensor) -> Tensor:
-        """Return the mean of ``p − y`` (N, C) at one scalar (N,) and one label (N, C) each."""
-        return self._sum(self._predictions(t, y)).T - y
-
     def run(self, t: Tensor, y: Tensor) -> Run:
-        """Return ``mean`` with its derivative by the label, and what p did on the way."""
+        """Return the mean of ``p − y`` (N, C) at one scalar (N,) and one label (N, C) each.
+
+        With it come its derivative by the label, and what p did on the way.
+        """
         steps = self._predictions(t, y)
         length = self.squared / t.square() + float(self.bias_trained)
         # The derivative of A by the label, (C, C, N): over long last dimensions it is fast.

@@ -11,7 +11,6 @@ import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -249,13 +248,6 @@ def _answer(equations: MovingHead, z: Tensor, length: Tensor) -> Recovery:
     )
 
 
-class ReadInput(NamedTuple):
-    """An input (1, …) of one sample, and the standard error of an entry."""
-
-    x: Tensor
-    error: float
-
-
 def input_layer(subject: Subject) -> str | None:
     """Return the fully connected layer with a bias that the input enters as it is, if any."""
     shape = subject.tensor_shape
@@ -276,8 +268,11 @@ def input_layer(subject: Subject) -> str | None:
     return None
 
 
-def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
-    """Return the input behind a ``mean_gradient``; None if no first layer gives one sample's."""
+def read_input(subject: Subject, mean: GradientShare) -> tuple[Tensor, float] | None:
+    """Return the input (1, …) behind a ``mean_gradient``, and the standard error of an entry.
+
+    None if no first layer gives one sample's.
+    """
     name = subject.once(input_layer)
     weight, bias = f"{name}.weight", f"{name}.bias"
     if name is None or weight not in mean or bias not in mean:
@@ -298,7 +293,7 @@ def read_input(subject: Subject, mean: GradientShare) -> ReadInput | None:
     # What is left of all rows shows how large the roundings really were.
     seen = min(max(left / expected, torch.finfo(torch.double).eps), 1.0)
     error = seen * (noise + own * float(x.square().mean().sqrt())) / size**0.5
-    return ReadInput(x.reshape(1, *subject.expected_tensor_shape), error)
+    return x.reshape(1, *subject.expected_tensor_shape), error
 
 
 SIMPLE_POINTS = 9  # labels on the line between two corners, their ends among them
@@ -409,8 +404,9 @@ def recover_whole(
     found = read_input(subject, mean)
     if found is None:
         return None
+    x, x_error = found
     try:
-        client = Unrolled.of(subject, share, recipe, found.x, loss)
+        client = Unrolled.of(subject, share, recipe, x, loss)
         start, feature, scalar = _one_step(subject, client, mean, loss)
     except Exception:  # the model's own code may refuse a shorter input
         return None
@@ -418,8 +414,8 @@ def recover_whole(
     rest = client.residual(label)
     worst = client.worst(rest)
     generator = torch.Generator().manual_seed(0)
-    draw = torch.randn(found.x.shape, generator=generator, dtype=torch.double).to(found.x.device)
-    beside = Unrolled.of(subject, share, recipe, found.x + found.error * draw, loss)
+    draw = torch.randn(x.shape, generator=generator, dtype=torch.double).to(x.device)
+    beside = Unrolled.of(subject, share, recipe, x + x_error * draw, loss)
     # The label's L1 error by rounding of the update, and by that of the input. The residual of the
     # worst layer says how large the roundings really were.
     covariance = torch.linalg.inv_ex(slope.T @ slope).inverse
@@ -436,7 +432,7 @@ def recover_whole(
     status = Status.UNIQUE if possible else (Status.AMBIGUOUS if fits else Status.NO_SOLUTION)
     answer = Recovery(
         status, _words(status, worst, error), scalar=scalar, error=error,
-        feature_error=found.error, candidates=(candidate,), complete=possible, loss=loss,
+        feature_error=x_error, candidates=(candidate,), complete=possible, loss=loss,
     )  # fmt: skip
     return replace(answer, label=clean, feature=feature, family=kind) if fits else answer
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from softleak.labels.evidence.relation import Estimate, least_squares, log_laplace, log_normal
+from softleak.labels.evidence.relation import least_squares, log_laplace, log_normal
 
 from .known_case import Known
 
@@ -45,11 +45,3 @@ def test_log_densities_have_the_variance_they_are_given(log, mass, variance):
     assert float(total) == pytest.approx(mass, rel=1e-4)
     spread = torch.trapezoid(density * rest.square(), rest) / total
     assert float(spread) == pytest.approx(variance, rel=1e-4)
-
-
-def test_an_estimate_of_the_other_sign_is_ruled_out():
-    two = torch.tensor([1.0, -1.0])
-    found = Estimate(two, two.abs(), torch.zeros(2)).signed(1)
-    assert found.misfit.tolist() == [0.0, math.inf]
-    other = Estimate(two * 5, two, torch.ones(2))
-    assert found.where(torch.tensor([True, False]), other).scalar.tolist() == [1.0, -5.0]

@@ -7,7 +7,7 @@ from torch import nn
 
 import softleak as sl
 from softleak.core.results import Status
-from softleak.labels.noisy.tags import RATES
+from softleak.labels.noisy.recover import RATES
 
 OUTPUTS, SHARES = 10, 24
 

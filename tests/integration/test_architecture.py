@@ -170,7 +170,7 @@ def test_functions_fit_on_a_screen_and_modules_in_a_sitting(path):
 
 
 # What the package may be at most. Both numbers may only fall; 40,000 lines are wanted.
-MOST_LINES, MOST_MODULES = 41_600, 180
+MOST_LINES, MOST_MODULES = 41_200, 170
 
 
 def test_the_package_stays_small_enough_for_one_person():

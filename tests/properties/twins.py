@@ -193,6 +193,8 @@ class Cycle(Network):
 KINDS: tuple[type[Network], ...] = (
     Hour, Even, Siamese, Drugs, Flags, Masked, Plain, Product, Doses, Cycle, Clipped, Gated,
 )  # fmt: skip
+# Twins that the search for look-alikes alone does not find: notes/adversary.md.
+HIDDEN: tuple[type[Network], ...] = (Masked, Product, Cycle)
 PAIRED = tuple(one for one in KINDS if one not in (Plain, Gated))  # in which inputs have twins
 
 

@@ -48,7 +48,10 @@ def test_gradient_and_factors_are_remembered_by_the_share(subject):
     gradient = as_gradient(subject, share)
     assert as_gradient(subject, share) is gradient
     assert as_gradient(subject, share.scaled(2.0)) is not gradient
-    assert factor(subject.head, [gradient]) is factor(subject.head, [gradient])
+    first = factor(subject.head, [gradient])
+    held = factor(subject.head, [gradient])
+    assert held.u.data_ptr() == first.u.data_ptr()
+    assert factor(subject.head, [gradient]) is held
 
 
 def test_a_withheld_head_is_named(subject):

@@ -25,7 +25,7 @@ from softleak.core.families import KNOWN_FAMILIES
 from softleak.core.fit import Bearing, Explanation, Fit, Topic
 from softleak.core.input_spec import Normalisation
 from softleak.core.knowledge import Knowledge
-from softleak.core.loss import CrossEntropy
+from softleak.core.loss import CrossEntropy, MeanSquaredError
 from softleak.core.results import BatchRecovery, Recovery, ShortRepr, Status, Told, Why, because
 from softleak.core.vocabulary import State
 from softleak.inversion.results import Certainty, LayerReport, Text
@@ -130,7 +130,7 @@ def listed(recovery: Recovery) -> bool:
 def class_of(recovery: Recovery) -> int | None:
     """Return the class every label that fits has on top, or that noise leaves probable."""
     if not recovery.loss.balanced:
-        return None  # of several labels, or of targets, the largest is no class
+        return _one_hot(recovery)
     if recovery.readings:
         labels = [one.label for one in recovery.readings]
         labels += [one.label for one in recovery.solutions]
@@ -143,6 +143,17 @@ def class_of(recovery: Recovery) -> int | None:
         return None
     (first, second), (top, _) = (pair.tolist() for pair in recovery.label.topk(2))
     return top if first - second > recovery.error else None  # by more than the label's error
+
+
+def _one_hot(recovery: Recovery) -> int | None:
+    """Return the class whose indicator the targets of a squared error are; others name no class."""
+    label = recovery.label
+    if not isinstance(recovery.loss, MeanSquaredError) or not named(recovery) or label is None:
+        return None
+    top = int(label.argmax())
+    off = label.clone()
+    off[top] -= 1
+    return top if len(label) > 1 and float(off.abs().sum()) <= LEAK_LABEL_ERROR else None
 
 
 def _decided(recovery: Recovery) -> bool:

@@ -546,10 +546,10 @@ class AuditReport(ShortRepr):
 
         A label of two equal halves is known and has no class; one of two readings has one.
         """
-        if self.label.recovery.targets:
-            return False
         if self.label.class_index is not None or self.label.recovery.readings:
             return True
+        if self.label.recovery.targets:
+            return False
         one = len(self.composition.raised) == 1 == len(self.composition.present)
         alone = one and (not self.several or self._counted)
         if alone or not isinstance(self.label.recovery.loss, CrossEntropy):

@@ -58,7 +58,6 @@ LARGE = (
     "LeNet, sigmoid",
 )
 SWITCHING = ("ResNet-8, ReLU", "ResNet-8, GroupNorm, ReLU", "CNN, max-pooling, ReLU")
-HUGE = ("wide LeNet, sigmoid", "wide residual 6, no BatchNorm, SiLU", "MLP-Mixer")
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,6 @@ def cells() -> Iterator[NewtonCell]:
     for size in (8, 16):
         yield from (NewtonCell(kind, size, start=20.0) for kind in SWITCHING)
         yield from (NewtonCell(kind, size, chosen=True) for kind in SWITCHING)
-    yield from (NewtonCell(kind, 64, start=20.0) for kind in HUGE)
-    yield from (NewtonCell(kind, 64) for kind in HUGE)
 
 
 def measure(

@@ -177,7 +177,7 @@ class InputSearch:
 RECOGNISABLE = 20.0  # dB: a computed input predicted to be as good as this needs no search
 
 
-def computed(
+def _computed(
     subject: Subject, share: GradientShare, recovery: Recovery
 ) -> Iterator[tuple[Way, Tensor, Tensor]]:
     """Yield the inputs that need no search, each with the standard error of its entries."""
@@ -185,43 +185,39 @@ def computed(
     trained = recovery.fit[Topic.MODE].bearing is Bearing.CONTRADICTED
     if quotient is not None and quotient.verified and not trained:
         yield Way.DIVISION, quotient.input, quotient.error
-    plan = subject.once(patch_plan)
+    plan, chain = subject.once(patch_plan), subject.once(chain_of)
     if not isinstance(plan, NoWay) and {plan.weight, plan.positions} <= share.keys():
         found = invert_patches(plan, share)
         yield Way.PATCHES, found.input, found.error
-    chain = subject.once(chain_of)
     if not isinstance(chain, NoWay) and recovery.feature is not None:
         found = walk_back(subject.model, share, recovery, chain=chain)
         if found.determined:
             yield Way.WALK, found.input, found.error
 
 
-def _computed(
+def _worth(found: tuple[Way, Tensor, Tensor]) -> float:
+    """Return the PSNR in dB that errors predict, with the input's own range as the peak."""
+    wide = (found[1].max() - found[1].min()).double().clamp_min(1e-12)
+    told = psnr_of(found[2].double(), 1 / wide)
+    return told if math.isfinite(told) else -math.inf
+
+
+def computed(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery
 ) -> Reconstruction | None:
     """Return the best input that needs no search, if it is predicted to be recognisable."""
     if not isinstance(recovery, Recovery) or recovery.label is None:
         return None
-    ways: Sequence[tuple[Way, Tensor, Tensor]] = []
     try:
-        ways = list(computed(subject, share, recovery))
+        best = max(_computed(subject, share, recovery), key=_worth, default=None)
     except Exception:  # the model's own code and torch may raise anything
         return None
-
-    def worth(found: tuple[Way, Tensor, Tensor]) -> float:
-        wide = (found[1].max() - found[1].min()).double().clamp_min(1e-12)
-        told = psnr_of(found[2].double(), 1 / wide)
-        return told if math.isfinite(told) else -math.inf
-
-    if not ways or worth(best := max(ways, key=worth)) < RECOGNISABLE:
+    if best is None or _worth(best) < RECOGNISABLE:
         return None
     way, x, error = best
-    like = next(iter(subject.parameters.values()))
-    start = Image(x.detach().to(like))
+    start = Image(x.detach().to(next(iter(subject.parameters.values()))))
     (found,) = Matching(start=start, optimiser=Adam(steps=1))(subject, [share], [recovery])
-    if found.input is None:
-        return None
-    return replace(found, input=x, error=error, way=way)
+    return None if found.input is None else replace(found, input=x, error=error, way=way)
 
 
 OF_EVERY_WAY = frozenset(("seconds", "restarts", "memory"))  # settings that leave the way open
@@ -289,7 +285,7 @@ def strongest(
     subject: Subject, share: GradientShare, recovery: Recovery | BatchRecovery, search: InputSearch
 ) -> Reconstruction:
     """Return the input that is computed, or else the best that a search finds, and how it ended."""
-    if (found := _computed(subject, share, recovery)) is not None:
+    if (found := computed(subject, share, recovery)) is not None:
         return found
     searched = search(subject, share, recovery)
     best, *_ = [*searched.ranked, Reconstruction(Status.NO_LABEL)]

@@ -342,7 +342,6 @@ def listed(given: object) -> Sequence[object]:
     return given if isinstance(given, Sequence) else [given]
 
 
-STARTS = 2  # from which gradients are matched before masks are solved for
 POLISHES = 2  # attempts of a polish: a brisk one, and a cautious one if that gets stuck
 
 
@@ -461,7 +460,7 @@ class Matching:
         if isinstance(self.optimiser, GaussNewton):
             prover = self._prover(self.optimiser, subject, self.restarts + 1, watch)
             for i, job in ((i, job) for kind in kinds.values() for i, job in kind.items()):
-                found[i] = prover.run(self._begun(subject, job, watch))
+                found[i] = prover.run(job)
         elif kinds:
             evaluations = self.used_optimiser.evaluations * (len(jobs) - len(found))
             dtype = self.dtype or next(iter(subject.parameters.values())).dtype
@@ -473,19 +472,6 @@ class Matching:
                     prover = self._prover(self.polish, subject, POLISHES, watch)
                     found |= {i: prover.polish(job, found[i]) for i, job in batch.items()}
         return tuple(found[i] for i in range(len(jobs)))
-
-    def _begun(self, subject: Subject, job: Job, watch: Watch | None) -> Job:
-        """Return a job that begins at what matching finds, if units of the network switch."""
-        method = self.optimiser
-        if job.start.near or not isinstance(method, GaussNewton):
-            return job
-        if not method.switches(subject, job.sample_shape):
-            return job
-        seconds = None if self.seconds is None else self.seconds / 2
-        first = replace(self, optimiser=None, seconds=seconds, polish=None)
-        starts = [replace(job, start=Noise(seed)) for seed in range(STARTS)]
-        best = min(first._matched(subject, starts, watch), key=lambda one: one.misfit)
-        return job if best.input is None else replace(job, start=Image(best.input.detach()))
 
     def _prover(
         self, method: GaussNewton, subject: Subject, attempts: int, watch: Watch | None

@@ -1,16 +1,14 @@
 """Walk downhill by Levenberg–Marquardt steps, first in float32, then in float64.
 
-``DampedDescent`` is the walk. A step is computed by one of two ways: ``NormalSteps`` holds a normal
-matrix, ``MatrixFreeSteps`` has conjugate gradients where that would be too large.
+``DampedDescent`` is the walk, ``NormalSteps`` computes a step by a normal matrix.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -18,9 +16,8 @@ from torch import Tensor
 
 from softleak.matching.gauss_newton.equations import ShareEquations
 from softleak.matching.gauss_newton.metric import Metric
-from softleak.matching.gauss_newton.products import NewtonModel, TangentProducts
+from softleak.matching.gauss_newton.products import NewtonModel
 from softleak.matching.reconstruction import Stopping
-from softleak.numerics.least_squares import conjugate_gradients
 
 
 @dataclass(frozen=True)
@@ -279,105 +276,3 @@ class NormalSteps:
     @cached_property
     def _kept(self) -> Tensor | None:
         return self.model.kept()
-
-
-ITERATIONS = 800  # some hundreds are usual, fewer where a share determines more
-FORCING = 1e-2  # the part to which the slope has to shrink
-# Where the equations bend, a long step spoils the few directions that the share sees best, and so
-# many iterations at the new place put them right.
-MENDING = 20
-PROBES = 24  # random signs that tell the diagonal of the normal matrix
-
-
-@dataclass(frozen=True, eq=False)
-class DampedProducts:
-    """The least squares ``‖r − J s‖² + μ uᵀ M u`` with ``u = S s``, at one iterate.
-
-    ``S²`` is the diagonal of the normal matrix, so that ``u`` counts every unknown in units of what
-    the share says about it, and ``M`` makes rough changes of an image longer.
-    """
-
-    along: Callable[[Tensor], Tensor]  # the weighted product ``J v`` (R,) with a change (n,)
-    back: Callable[[Tensor], Tensor]  # the weighted product ``Jᵀ r`` (n,) with residuals (R,)
-    scale: Tensor  # ``S`` (n,)
-    metric: Metric  # ``M``
-    damping: float  # ``μ``
-
-    @classmethod
-    def of(
-        cls, equations: ShareEquations[Any], products: TangentProducts, metric: Metric, z: Tensor,
-        damping: float, scale: Tensor | None = None, probes: int = PROBES,
-    ) -> DampedProducts:  # fmt: skip
-        """Linearise the equations at ``z`` (n,), in the precision of the products."""
-        weight, against = equations.weight, products.against(z)
-
-        def along(v: Tensor) -> Tensor:
-            return products.along(z, v).double() * weight
-
-        def back(r: Tensor) -> Tensor:
-            return against(r * weight).double()
-
-        if scale is None:
-            generator = torch.Generator().manual_seed(0)
-            diagonal = torch.zeros_like(z)
-            for _ in range(probes):
-                signs = torch.randint(0, 2, weight.shape, generator=generator).double() * 2 - 1
-                diagonal += back(signs).square() / probes
-            scale = diagonal.clamp_min(float(diagonal.max()) * 1e-12).sqrt()
-        return cls(along, back, scale, metric, damping)
-
-    def step(
-        self, r: Tensor, stopping: Stopping, iterations: int = ITERATIONS, forcing: float = FORCING
-    ) -> tuple[Tensor, Tensor]:
-        """Return a step (n,) that lowers residuals ``r`` (R,), and what it leaves of them (R,).
-
-        It is found by preconditioned conjugate gradients, which end when the slope has shrunk to
-        the part ``forcing``, or sooner if the time is over.
-        """
-        slope = self.back(r) / self.scale
-        loss = torch.tensor([root_mean_square(r)])
-
-        def normal(u: Tensor) -> Tensor:
-            stopping.tell(0, loss, 1)
-            carried = self.back(self.along(u / self.scale)) / self.scale
-            return carried + self.damping * self.metric.scaled(u, lambda values: values)
-
-        def inverse(slope: Tensor) -> Tensor:  # ``(1 + μ M)⁻¹ slope``
-            return self.metric.scaled(slope, lambda values: 1 / (1 + self.damping * values))
-
-        goal = float(slope @ inverse(slope)) * forcing**2
-        u = conjugate_gradients(normal, slope, inverse, iterations, goal, lambda: stopping.over)
-        s = u / self.scale
-        return s, r - self.along(s)
-
-
-@dataclass(frozen=True, eq=False)
-class MatrixFreeSteps:
-    """Steps by conjugate gradients, where a normal matrix would be too large."""
-
-    model: NewtonModel[Any]  # the network
-    equations: ShareEquations[Any]  # the equations of the share, in float64
-    metric: Metric  # how long a change of the unknowns is
-    mending: int = MENDING  # iterations at the new place, if the step gained less than promised
-
-    def advance(
-        self, descent: DampedDescent, here: Taken, dtype: torch.dtype, stopping: Stopping
-    ) -> Advance:
-        """Take one step; if it leads uphill, stay and raise the damping."""
-        products = self.model.products(dtype)
-        linearised = partial(DampedProducts.of, self.equations, products, self.metric)
-        problem, size = linearised(here.z, here.damping), squares(here.r)
-        s, left = problem.step(here.r, stopping)
-        z, promised = here.z - s, max(size - squares(left), 1e-300)
-        r = self.equations.residual(z)
-        if size - squares(r) < descent.damping.good * promised:
-            near = linearised(z, here.damping, problem.scale)
-            z = z - near.step(r, stopping, self.mending)[0]
-            r = self.equations.residual(z)
-        if (less := size - squares(r)) > 0:
-            return Advance([Taken(z, r, descent.damping.after(here.damping, less / promised))])
-        return Advance([here._replace(damping=here.damping * descent.damping.raised)])
-
-    def finished(self, descent: DampedDescent, here: Taken, last: Advance) -> Taken | None:
-        """There is no last step: without damping it would take too many iterations."""
-        return None

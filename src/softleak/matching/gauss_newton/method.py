@@ -16,14 +16,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from softleak.core.errors import OptionError
+from softleak.core.errors import ModelError, OptionError
 from softleak.core.results import Status
 from softleak.core.share import GradientShare
 from softleak.core.subject import Subject
 from softleak.matching.gauss_newton.certificate import Certifier
 from softleak.matching.gauss_newton.descent import (
     DampedDescent,
-    MatrixFreeSteps,
     NormalSteps,
     Walk,
 )
@@ -33,7 +32,7 @@ from softleak.matching.gauss_newton.equations import (
     BatchKnowledge,
 )
 from softleak.matching.gauss_newton.escape import FoldEscape
-from softleak.matching.gauss_newton.kinks import GatedFunction, GatedModel, MaskDescent
+from softleak.matching.gauss_newton.kinks import GatedModel, MaskDescent
 from softleak.matching.gauss_newton.metric import IMAGE_AXES, Metric
 from softleak.matching.gauss_newton.products import BatchModel, NewtonModel
 from softleak.matching.reconstruction import Certificate, Reconstruction, Stopping
@@ -277,7 +276,7 @@ class GaussNewton:
     """
 
     descent: DampedDescent = field(default_factory=DampedDescent)  # how steps are taken and damped
-    dense: int = 4096  # the most unknowns whose normal matrix is held; beyond it nothing is proved
+    dense: int = 4096  # the most unknowns, whose normal matrix is held
     memory: int = 2 << 30  # the bytes that the Jacobian and its products may take
     seconds: float | None = None  # the time limit, after which the best input so far is returned
     escape: FoldEscape | None = field(default_factory=FoldEscape)  # leads a stuck walk on
@@ -394,27 +393,19 @@ class GaussNewton:
         stopping: Stopping,
     ) -> tuple[Walk, Certificate]:
         """Return the walk from ``z`` (n,), and what is proved of its end."""
+        if model.exact.unknowns > self.dense:
+            raise ModelError(
+                f"{model.exact.unknowns} unknowns are too many for a normal matrix of {self.dense}"
+            )
         metric = Metric.of_images(model.exact.shape, self.descent.damping.smoothness)
-        products, every = model.products(torch.float64), torch.ones_like(equations.weight)
-        if model.exact.unknowns <= self.dense:
-            steps, gated = NormalSteps(model, equations, metric), GatedModel.of(model)
-            if gated.exact.units:
-                z = self.masks(gated, equations, metric, z, self.descent.precise, stopping)
-            walk = self.descent(steps, z, stopping)
-            if walk.stuck and self.escape is not None:
-                walk = self.escape(self.descent, walk, steps, stopping)
-            return walk, Certifier(equations, model.client, products, steps.used, gated.exact)(walk)
-        descent = replace(self.descent, slow=0.95, patience=5, hopeless=math.inf)
-        walk = descent(MatrixFreeSteps(model, equations, metric), z, stopping)
-        gates = GatedFunction.of(model.exact)
-        found = Certifier(equations, model.client, products, every, gates)(walk)
-        if not found.explained:
-            return walk, found
-        reason = (
-            f"{model.exact.unknowns} unknowns are too many for a normal matrix, so nobody "
-            "checked which of them the share determines"
-        )
-        return walk, replace(found, proved=False, reason=reason)
+        steps, gated = NormalSteps(model, equations, metric), GatedModel.of(model)
+        if gated.exact.units:
+            z = self.masks(gated, equations, metric, z, self.descent.precise, stopping)
+        walk = self.descent(steps, z, stopping)
+        if walk.stuck and self.escape is not None:
+            walk = self.escape(self.descent, walk, steps, stopping)
+        products = model.products(torch.float64)
+        return walk, Certifier(equations, model.client, products, steps.used, gated.exact)(walk)
 
     def solve(
         self, subject: Subject, share: GradientShare, known: BatchKnowledge, start: Tensor,

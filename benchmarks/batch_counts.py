@@ -32,7 +32,7 @@ from softleak.batches.recover import read_batch
 from softleak.core.knowledge import Knowledge
 from softleak.core.subject import Subject
 from softleak.labels.composition import BatchReader, whole_counts
-from softleak.labels.local.proportions import PROPORTIONS, ProportionReader, StandIns
+from softleak.labels.local.proportions import ProportionReader, StandIns
 from softleak.paper import data
 from softleak.paper.networks import CIFAR100, NETWORKS, Network, Shelf
 
@@ -119,14 +119,14 @@ def readers(case: CountCase, size: int, runs: int, one_by_one: bool) -> Mapping[
     """Return what estimates the counts of a batch of this size, by title."""
     subject, classes = case.subject, case.subject.head.classes
     baseline, none = BatchReader.of(subject), torch.zeros(classes, dtype=torch.double)
-    client, settings = sl.Client(lr=0.01, steps=1), replace(PROPORTIONS, runs=runs)
+    client = sl.Client(lr=0.01, steps=1)
     found: dict[str, Counts] = {
         "none": lambda share: none.long(),
         "even": lambda share: whole_counts(none + 1, none, size),
         "iLRG": lambda share: _known(baseline.read(share, size).counts, none),
     }
     for title, held in (("noise", None), ("images", case.public)):
-        reader = ProportionReader.of(subject, client, size, held, settings)
+        reader = ProportionReader.of(subject, client, size, held, runs)
         found[f"proportions from {title}"] = partial(_of_proportions, reader, size)
     if one_by_one and size < classes - 1:
         found["samples"] = partial(_of_samples, subject, size)

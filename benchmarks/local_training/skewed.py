@@ -15,7 +15,6 @@ from benchmarks.local_training.cells import network
 from softleak.core.client import as_gradient
 from softleak.labels.composition import BatchReader
 from softleak.labels.local.proportions import (
-    PROPORTIONS,
     ProportionReader,
     StandIns,
     draw_client,
@@ -87,9 +86,8 @@ def proportions(
     subject, _ = network(name, False, weights)
     kinds: dict[str, StandIns | None] = {"images": stand_ins(folder / "cifar10_train10k.npz")}
     kinds |= {"noise": None} if noise else {}
-    settings = replace(PROPORTIONS, runs=runs)
     ours = {
-        kind: ProportionReader.of(subject, CLIENT, samples, public, settings)
+        kind: ProportionReader.of(subject, CLIENT, samples, public, runs)
         for kind, public in kinds.items()
     }
     readers = Readers(subject, samples, ours, BatchReader.of(subject))
@@ -110,7 +108,7 @@ def _scores(
     random, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     off, held = defaultdict(list), defaultdict(list)
     for _ in range(clients):
-        x, y = draw_client(subject, draw_counts(random, 10, samples, PROPORTIONS), own, generator)
+        x, y = draw_client(subject, draw_counts(random, 10, samples), own, generator)
         true = torch.bincount(y, minlength=10).double() / samples
         share = CLIENT.share(subject.model, x, y)
         for kind, error in readers.errors(share, true).items():

@@ -19,9 +19,8 @@ from softleak.core.share import GradientShare, Scale, alike
 from softleak.core.subject import Subject
 from softleak.labels.evidence.probes import evidence_for, evidence_of
 from softleak.labels.evidence.relation import Relation
-from softleak.labels.fit import fitted
+from softleak.labels.fit import fitted, loss_beside_softmax, recover_under
 from softleak.labels.local.recover import recover_trained
-from softleak.labels.losses import loss_beside_softmax, recover_under
 from softleak.labels.otherwise import (
     BROKEN,
     allow_for_decay,

@@ -34,22 +34,14 @@ from softleak.core.subject import Subject
 from softleak.labels.composition import BatchReader, entry_error, whole_counts
 from softleak.labels.noisy.spectrum import features_of
 
-
-@dataclass(frozen=True)
-class ProportionSettings:
-    """Settings that run the client on stand-ins and fit the regression."""
-
-    runs: int = 60  # clients that are simulated
-    level: float = 0.9  # the probability that an interval holds its entry
-    skew: tuple[float, float] = (0.1, 10.0)  # Dirichlet parameters of simulated clients, from … to
-    ridge: float = 1e-2  # of the mean square: how far the regression is held back
-    floor: float = 0.02  # proportions below this are known as well as one of this size
-    together: int = 64  # stand-ins whose features are computed in one batch
-    doubt: float = 1e-2  # of the features' mean square: how far their direction is held back
-    seed: int = 0  # the seed of the simulated clients
-
-
-PROPORTIONS = ProportionSettings()
+RUNS = 60  # clients that are simulated
+LEVEL = 0.9  # the probability that an interval holds its entry
+SKEW = (0.1, 10.0)  # Dirichlet parameters of simulated clients, from … to
+RIDGE = 1e-2  # of the mean square: how far the regression is held back
+FLOOR = 0.02  # proportions below this are known as well as one of this size
+TOGETHER = 64  # stand-ins whose features are computed in one batch
+DOUBT = 1e-2  # of the features' mean square: how far their direction is held back
+SEED = 0  # the seed of the simulated clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +64,7 @@ class Proportions:
     """How large a part of a client's data each class is estimated to be."""
 
     mean: Tensor  # the estimate (C,), which sums to one
-    # (2, C), each entry with the probability that ``ProportionSettings.level`` says, for clients
-    # whose data are like the stand-ins.
-    interval: Tensor
+    interval: Tensor  # (2, C), at 90 % for each entry of clients whose data are like the stand-ins
     message: str  # what the intervals rest on
 
 
@@ -92,26 +82,26 @@ class ProportionReader:
     @classmethod
     def of(
         cls, subject: Subject, client: Client, samples: int, stand_ins: StandIns | None = None,
-        settings: ProportionSettings = PROPORTIONS,
+        runs: int = RUNS,
     ) -> ProportionReader:  # fmt: skip
         """Run the client on stand-ins, images with their classes or by default noise, and fit."""
-        random = np.random.default_rng(settings.seed)
-        generator = torch.Generator().manual_seed(settings.seed)
-        along = _like_a_bias(subject, stand_ins, settings, settings.runs * samples, generator)
+        random = np.random.default_rng(SEED)
+        generator = torch.Generator().manual_seed(SEED)
+        along = _like_a_bias(subject, stand_ins, runs * samples, generator)
         seen, parts = [], []
-        for _ in range(settings.runs):
-            counts = draw_counts(random, subject.head.classes, samples, settings)
+        for _ in range(runs):
+            counts = draw_counts(random, subject.head.classes, samples)
             x, y = draw_client(subject, counts, stand_ins, generator)
             seen.append(statistic(subject, client.share(subject.model, x, y), along))
             parts.append(counts / samples)
         s, part = F.pad(torch.stack(seen), (0, 1), value=1.0), torch.stack(parts).double()
-        weights, missed = _fit(s, part, samples, settings)
+        weights, missed = _fit(s, part, samples)
         return cls(subject, samples, along, weights, missed, stand_ins is None)
 
     def read(self, share: GradientShare) -> Proportions:
         seen = F.pad(statistic(self.subject, share, self.along)[None], (0, 1), value=1.0)
         mean = _whole(seen @ self.weights, self.samples)[0]
-        half = self.spread * mean.clamp_min(PROPORTIONS.floor).sqrt()
+        half = self.spread * mean.clamp_min(FLOOR).sqrt()
         interval = torch.stack([mean - half, mean + half]).clamp(0, 1)
         basis = "noise, of which real images may differ" if self.on_noise else "the images given"
         words = f"an estimate: intervals were measured on clients simulated with {basis}"
@@ -129,9 +119,8 @@ def statistic(subject: Subject, share: GradientShare, along: Tensor | None) -> T
 
 
 def _like_a_bias(
-    subject: Subject, stand_ins: StandIns | None, settings: ProportionSettings, most: int,
-    generator: torch.Generator,
-) -> Tensor | None:  # fmt: skip
+    subject: Subject, stand_ins: StandIns | None, most: int, generator: torch.Generator
+) -> Tensor | None:
     """Return a direction (I,) along which features of stand-ins, at most ``most``, have length one.
 
     An image counts in the head's gradient as much as its feature is long along the direction that
@@ -141,10 +130,10 @@ def _like_a_bias(
     if stand_ins is None:
         return subject.once(BatchReader.of).like_a_bias
     chosen = torch.randperm(len(stand_ins.images), generator=generator)[:most]
-    parts = torch.split(stand_ins.images[chosen], settings.together)
+    parts = torch.split(stand_ins.images[chosen], TOGETHER)
     x = torch.cat([features_of(subject, list(part)) for part in parts])
     normal = x.T @ x / len(x)
-    held = settings.doubt * normal.diagonal().mean() * torch.eye(len(normal)).to(normal)
+    held = DOUBT * normal.diagonal().mean() * torch.eye(len(normal)).to(normal)
     return torch.linalg.solve(normal + held, x.mean(0)) if bool(held.any()) else None
 
 
@@ -155,27 +144,23 @@ def _whole(raw: Tensor, samples: int) -> Tensor:
     return torch.stack(counts).double() / samples
 
 
-def _fit(
-    s: Tensor, part: Tensor, samples: int, settings: ProportionSettings
-) -> tuple[Tensor, float]:
+def _fit(s: Tensor, part: Tensor, samples: int) -> tuple[Tensor, float]:
     """Return the ridge regression, and the quantile of what it misses of a run left out."""
     normal = s.T @ s
-    held = settings.ridge * torch.diag(normal.diagonal())
+    held = RIDGE * torch.diag(normal.diagonal())
     inverse = torch.linalg.inv(normal + held)
     weights = inverse @ s.T @ part
     leverage = ((s @ inverse) * s).sum(1, keepdim=True).clamp_max(0.99)
     left_out = (part - s @ weights) / (1 - leverage)  # as if each run had been left out of its fit
     guess = _whole(part - left_out, samples)
-    missed = (part - guess).abs() / guess.clamp_min(settings.floor).sqrt()
-    level = min(settings.level * (1 + 1 / part.numel()), 1.0)
+    missed = (part - guess).abs() / guess.clamp_min(FLOOR).sqrt()
+    level = min(LEVEL * (1 + 1 / part.numel()), 1.0)
     return weights, float(torch.quantile(missed.flatten(), level))
 
 
-def draw_counts(
-    random: np.random.Generator, classes: int, samples: int, settings: ProportionSettings
-) -> Tensor:
+def draw_counts(random: np.random.Generator, classes: int, samples: int) -> Tensor:
     """Return how many samples (C,) of each class a client of random skew has."""
-    low, high = np.log(settings.skew)
+    low, high = np.log(SKEW)
     part = random.dirichlet([float(np.exp(random.uniform(low, high)))] * classes)
     return torch.from_numpy(random.multinomial(samples, part))
 

@@ -21,18 +21,11 @@ from softleak.core.loss import BinaryCrossEntropy, Loss
 from softleak.core.results import Candidate, Recovery, Status, Why, because
 from softleak.core.share import UNKNOWN, GradientShare, LocalTraining, alike
 from softleak.core.subject import Subject
-from softleak.labels.binary import (
-    NOWHERE,
-    TOLERANCE,
-    UNSURE,
-    EntryCurve,
-    label_at,
-    recover_binary,
-)
 from softleak.labels.certify import Doubt, with_note
 from softleak.labels.composition import never_negative
 from softleak.labels.curve import PseudoLabels, Segment, on_simplex, other_factors_fit
 from softleak.labels.evidence.relation import Estimate, HeadBias, combine
+from softleak.labels.fit import loss_beside_softmax
 from softleak.labels.local.head_alone import (
     by_rounding,
     recover_head_alone,
@@ -40,9 +33,17 @@ from softleak.labels.local.head_alone import (
     trains_head_alone,
 )
 from softleak.labels.local.whole import recover_by_head, recover_whole, rows_seen
-from softleak.labels.losses import loss_beside_softmax
 from softleak.labels.otherwise import is_sign_pattern
-from softleak.labels.residual import FEWEST, FITS
+from softleak.labels.residual import (
+    FEWEST,
+    FITS,
+    NOWHERE,
+    TOLERANCE,
+    UNSURE,
+    EntryCurve,
+    label_at,
+    recover_binary,
+)
 from softleak.labels.search import SEARCH_FIT
 from softleak.labels.solve import WIDEST, doubted
 

@@ -10,7 +10,6 @@ import softleak as sl
 from softleak.core.errors import DataError
 from softleak.labels.local.proportions import (
     ProportionReader,
-    ProportionSettings,
     StandIns,
     _whole,
     draw_client,
@@ -18,7 +17,7 @@ from softleak.labels.local.proportions import (
 )
 from softleak.paper import models
 
-SETTINGS = ProportionSettings(runs=40)
+RUNS = 40  # simulated clients
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +40,12 @@ def federation():
 
 def test_intervals_hold_on_other_clients(federation):
     subject, client, public, images, classes = federation
-    reader = ProportionReader.of(subject, client, 60, public, SETTINGS)
+    reader = ProportionReader.of(subject, client, 60, public, RUNS)
     random, generator = np.random.default_rng(9), torch.Generator().manual_seed(9)
     own = StandIns(images[100:], classes[100:])
     held, off = [], []
     for _ in range(25):
-        x, y = draw_client(subject, draw_counts(random, 5, 60, SETTINGS), own, generator)
+        x, y = draw_client(subject, draw_counts(random, 5, 60), own, generator)
         true = torch.bincount(y, minlength=5).double() / 60
         found = reader.read(client.share(subject.model, x, y))
         held.append((found.interval[0] <= true) & (true <= found.interval[1]))
@@ -75,7 +74,7 @@ def test_the_direction_that_is_read_gives_every_image_the_same_weight():
     subject, classes = sl.Subject.of(model, (6,)), torch.arange(400) % 3
     client = sl.Client(lr=0.01, epochs=1, batch_size=10)
     public = StandIns(images[:200], classes[:200])
-    along = ProportionReader.of(subject, client, 10, public, SETTINGS).along
+    along = ProportionReader.of(subject, client, 10, public, RUNS).along
     weighed = images[200:].double() @ along
     plain = images[200:].double() @ images[:200].double().mean(0)
     assert float(weighed.std() / weighed.mean()) < 0.5 * float(plain.std() / plain.mean())
@@ -83,7 +82,7 @@ def test_the_direction_that_is_read_gives_every_image_the_same_weight():
 
 def test_noise_stands_in_by_default_and_says_so(federation):
     subject, client, _, _, _ = federation
-    reader = ProportionReader.of(subject, client, 60, settings=ProportionSettings(runs=20))
+    reader = ProportionReader.of(subject, client, 60, runs=20)
     found = reader.read(client.share(subject.model, torch.randn(60, 8), torch.arange(60) % 5))
     assert "noise" in found.message
     assert float(found.mean.sum()) == pytest.approx(1)
@@ -93,6 +92,6 @@ def test_stand_ins_of_every_class_are_needed(federation):
     subject, client, public, _, _ = federation
     few = StandIns(public.images[:3], public.classes[:3])
     with pytest.raises(DataError, match="no image of class"):
-        ProportionReader.of(subject, client, 60, few, SETTINGS)
+        ProportionReader.of(subject, client, 60, few, RUNS)
     with pytest.raises(DataError):
         StandIns(public.images, public.classes[:3])

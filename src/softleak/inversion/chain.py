@@ -133,10 +133,8 @@ MODULES: Mapping[Callable[..., Any] | str, Callable[..., nn.Module]] = {
     torch.selu: nn.SELU, F.selu: nn.SELU, torch.celu: nn.CELU, F.celu: nn.CELU, F.elu: nn.ELU,
     F.leaky_relu: nn.LeakyReLU, F.softplus: nn.Softplus, F.softsign: nn.Softsign,
     F.logsigmoid: nn.LogSigmoid,
-    F.avg_pool2d: nn.AvgPool2d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-}  # fmt: skip
-DROPOUTS: Mapping[Callable[..., Any] | str, type[nn.Module]] = {
     F.dropout: nn.Dropout, F.dropout2d: nn.Dropout2d,
+    F.avg_pool2d: nn.AvgPool2d, F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
 }  # fmt: skip
 # Minus one stands for the inverse operation: a difference or a quotient.
 SUMS: Mapping[Callable[..., Any] | str, int] = {
@@ -153,11 +151,10 @@ def as_module(node: fx.Node) -> nn.Module | None:
     It is None if there is none, or if its settings are themselves computed tensors.
     """
     settings = {name: value for name, value in node.kwargs.items() if name != "input"}
-    if node.target in DROPOUTS:
-        return DROPOUTS[node.target]().train(bool(settings["training"]))
+    training = bool(settings.pop("training", False))
     if node.target not in MODULES or len(node.all_input_nodes) != 1:
         return None
-    return MODULES[node.target](*node.args[1:], **settings)
+    return MODULES[node.target](*node.args[1:], **settings).train(training)
 
 
 def as_affine(model: nn.Module, node: fx.Node, before: tuple[int, ...]) -> Affine | None:
@@ -293,7 +290,7 @@ class Chain:
             step = step_of(model, node, shape_of(before))
             _check_order(step, steps)
             steps.append(step)
-        return cls(head, tuple(_with_lowest_marked(steps)))
+        return cls(head, tuple(steps))
 
     @property
     def passes(self) -> tuple[tuple[Step, ...], ...]:
@@ -333,14 +330,6 @@ def _check_order(step: Step, above: list[Step]) -> None:
             f"cannot walk back through {last.name}: it averages the outputs of an activation "
             f"({step.name}), which are then not known one by one; {REMEDY}"
         )
-
-
-def _with_lowest_marked(steps: list[Step]) -> list[Step]:
-    """Return the steps, the lowest solving one marked: no layer below needs what it hands down."""
-    for i, step in reversed(list(enumerate(steps))):
-        if isinstance(step, Linear | Conv):
-            return [*steps[:i], replace(step, lowest=True), *steps[i + 1 :]]
-    return steps
 
 
 def chain_of(subject: Subject) -> Chain | NoWay:

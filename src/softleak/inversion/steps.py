@@ -530,7 +530,6 @@ class Linear:
     name: str  # the layer's name in the model
     weight: Tensor  # its weight W (outputs, inputs), in the model's precision
     has_bias: bool  # whether it has a bias, whose gradient is δ itself
-    lowest: bool = False  # whether no layer below needs ``∂L/∂x``, which is then not computed
     # How many rows of G are used, those of the largest |δ|. More would take time and hardly add
     # precision.
     rows: int = 128
@@ -586,9 +585,6 @@ class Linear:
 
     def _delta_in(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return ``∂L/∂x = Wᵀδ`` (inputs,) and its error, from that of δ and from rounding."""
-        if self.lowest:
-            nothing = torch.full_like(self.weight[0], torch.nan, dtype=torch.double)
-            return nothing, nothing
         before = (delta.to(self.weight.dtype) @ self.weight).double()
         relative = error.norm() / delta.norm().clamp_min(TINY)
         spread = before.square().mean().sqrt()

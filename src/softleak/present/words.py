@@ -15,6 +15,7 @@ from softleak.core.results import Recovery, Status, tags_in_words
 from softleak.core.vocabulary import State, written
 from softleak.inversion.results import Certainty, Text
 from softleak.inversion.texts.embeddings import FROM_EMBEDDINGS
+from softleak.inversion.texts.span import FROM_SPAN
 from softleak.labels.certify import describe_family
 from softleak.present.bounds import unaffordable
 from softleak.present.fit import in_a_word
@@ -68,8 +69,11 @@ def leaked_of_text(text: Text, several: bool = False) -> str:
     used = len(text.places) - text.count(Certainty.EMPTY)
     sure, likely = text.count(Certainty.CERTAIN), text.count(Certainty.LIKELY)
     known, doubt = (sure, "") if sure else (likely, " in all likelihood")
-    if known:
+    if known and _length_known(text):
         return f"{known} of {used} words of its text in their place{doubt}"
+    if known:
+        words = "1 word of its text in its" if known == 1 else f"{known} words of its text in their"
+        return f"{words} place{doubt} (how long the text is is not known)"
     count = len(text.words)
     if several:
         words = "1 word" if count == 1 else f"{count} words"
@@ -77,11 +81,22 @@ def leaked_of_text(text: Text, several: bool = False) -> str:
     return f"{count} words of its text, not their order" if count != 1 else ONE_WORD
 
 
+def _length_known(text: Text) -> bool:
+    """Return whether a text has no words but those at its places.
+
+    A span has no more dimensions than stand out of rounding, so it may hide words, unless the text
+    that was read explains the share.
+    """
+    return text.explained or text.method != FROM_SPAN
+
+
 def known_words(text: Text) -> str:
     """Return how many words of a text are known, for a cell of a table."""
     used = len(text.places) - text.count(Certainty.EMPTY)
     known = text.count(Certainty.CERTAIN, Certainty.LIKELY)
-    return f"{known} of {used} words" if known else f"{len(text.words)} words, no order"
+    if not known:
+        return f"{len(text.words)} words, no order"
+    return f"{known} of {used if _length_known(text) else '?'} words"
 
 
 def input_in_brief(report: AuditReport) -> str:
@@ -287,7 +302,8 @@ def text_words(report: AuditReport) -> str:
     known = text.method == FROM_EMBEDDINGS  # else candidates were only not excluded
     open_ = {token for place in places for token in place.candidates if known}
     seem = f"; these words seem to occur: {_some_words(sorted(open_), names)}" if open_ else ""
-    return f"“{said}”: {sure} of {len(places)} words certain{told}; {text.message}{seem}"
+    of = len(places) if _length_known(text) else "an unknown number of"
+    return f"“{said}”: {sure} of {of} words certain{told}; {text.message}{seem}"
 
 
 def _some_words(tokens: Sequence[int], names: TokenNames) -> str:

@@ -83,12 +83,6 @@ def test_where_delta_is_zero_nothing_is_known():
     assert found[0].error.isinf().all()
 
 
-def test_the_lowest_layer_computes_no_derivative():
-    found = Linear("fc", WEIGHT, False, lowest=True).back(above(DELTA), share())
-    assert found[0].delta.isnan().all()
-    torch.testing.assert_close(found[0].value, X)
-
-
 def test_an_error_of_delta_becomes_an_error_of_the_derivative():
     off = torch.full((OUTPUTS,), 1e-2).double()
     known = LayerState.uncoupled(0 * off, 0 * off, DELTA, off)

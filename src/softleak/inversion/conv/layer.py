@@ -6,6 +6,7 @@ independent errors, or thoroughly; both predict the error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -113,7 +114,7 @@ def solve_thoroughly(rows: Rows) -> SolvedRows:
 
 def solve_quickly(rows: Rows) -> SolvedRows:
     """Return the solution with independent errors, by conjugate gradients on the rows."""
-    zero = torch.zeros(rows.shape, dtype=rows.z.dtype, device=rows.z.device).flatten()
+    zero = rows.z.new_zeros(math.prod(rows.shape))
     channels, diagonal = rows.shape[0], rows.normal_diagonal()
     lifted = SINGLE_PRECISION_LIFT * diagonal.view(channels, -1).amax(0)
     ridge = rows.prior_size**-2 + lifted
@@ -166,7 +167,6 @@ class Conv:
     layer: nn.Conv2d  # the layer
     geometry: Geometry  # where it looks
     quick: bool = False  # whether all errors are taken as independent, which is cheaper
-    lowest: bool = False  # whether no layer below needs the precision of the input
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -186,7 +186,12 @@ class Conv:
         # The output is now better known than before, and δ moves with it.
         delta = out.delta + out.curvature * (z - out.value)
         below = self._delta_in(delta, out.delta_error, self.resolution(share))
-        return self._state(found, below, out.scale_error), self._report(groups, found)
+        report = LayerReport(
+            self.name, sum(rows.count for rows in groups), sum(f.value.numel() for f in found),
+            max(f.condition for f in found), max(f.residual for f in found),
+            all(f.determined for f in found),
+        )  # fmt: skip
+        return self._state(found, below, out.scale_error), report
 
     @property
     def bias(self) -> Tensor | float:
@@ -264,17 +269,9 @@ class Conv:
         )
         return replace(
             LayerState.uncoupled(value, error, *below, scale_error),
-            precision=found[0].precision if len(found) == 1 and not self.lowest else None,
+            precision=found[0].precision if len(found) == 1 else None,
             error_reduction=max(1.0, *(1 / max(f.error_factor, TINY) for f in found)),
         )
-
-    def _report(self, groups: list[Rows], found: list[SolvedRows]) -> LayerReport:
-        """Return how well the groups determined the input, the worst of them counting."""
-        return LayerReport(
-            self.name, sum(rows.count for rows in groups), sum(f.value.numel() for f in found),
-            max(f.condition for f in found), max(f.residual for f in found),
-            all(f.determined for f in found),
-        )  # fmt: skip
 
     def _delta_in(self, delta: Tensor, error: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Return ``∂L/∂x = Kᵀ ∗ δ`` (C, H, W) and its error, from that of δ and from rounding."""

@@ -217,7 +217,7 @@ class Rows:
         """Return an input (n,) near the solution, by a few steps of conjugate gradients."""
         still = torch.zeros_like(self.curvature)
         rigid = replace(self, curvature=still, precision=None)
-        zero = torch.zeros(self.shape, dtype=self.z.dtype, device=self.z.device).flatten()
+        zero = self.z.new_zeros(math.prod(self.shape))
         right = rigid.slope(zero, zero)
         diagonal = rigid.normal_diagonal()
         return conjugate_gradients(
@@ -278,9 +278,9 @@ def gradient_rows(rows: Rows) -> Tensor:
 
 def add_blocks(matrix: Tensor, blocks: Tensor) -> None:
     """Add square ``blocks`` (B, s, s) to the diagonal of a matrix (B·s, B·s), in place."""
-    size = blocks.shape[1]
-    for i, block in enumerate(blocks):
-        matrix[i * size : (i + 1) * size, i * size : (i + 1) * size] += block
+    count, size, _ = blocks.shape
+    every = matrix.view(count, size, count, size).diagonal(dim1=0, dim2=2)  # (s, s, B)
+    every += blocks.permute(1, 2, 0)
 
 
 class ApproximateInverse(NamedTuple):
